@@ -14,7 +14,7 @@ from kafka.record import MemoryRecords
 from downspout.broker import EmbeddedCluster
 from downspout.kafka import KafkaCluster, NotKafkaError, ProducerPort, Sent, TopicPartition
 from downspout.kafka.frames import Reader, exchange, text
-from tests.kafka.broker_stage import patiently, wait_until
+from tests.kafka.broker_stage import read_whole, wait_until
 from tests.kafka.stage import unique
 
 ALL = (1, 2, 3)
@@ -100,15 +100,7 @@ class Replicas:
 
     def readable(self, topic: str, partition: int = 0) -> list[bytes | None]:
         """Return what a consumer reads: the records below the high watermark."""
-        consumer = self.cluster.consumer(group=None)
-        tp, found = TopicPartition(topic, partition), []
-        consumer.assign([tp])
-        consumer.seek(tp, 0)
-        end = patiently(lambda: consumer.end_offsets([tp]))[tp]
-        while consumer.position(tp) < end:
-            found += [record.value for record in consumer.poll(200, 1000).get(tp, ())]
-        consumer.close()
-        return found
+        return [record.value for record in read_whole(self.cluster, [TopicPartition(topic, partition)])]
 
     def producer(self, **client: Any) -> ProducerPort:
         """Return a producer that is closed at the end."""

@@ -17,6 +17,7 @@ from kafka.admin import KafkaAdminClient
 
 from downspout.kafka import Cluster, ConsumerPort, OffsetAndMetadata, TopicPartition, cluster_for
 from tests.jumping import JumpingClock
+from tests.kafka.broker_stage import read_whole
 from tests.spout.spout_driver import Driver, place_of
 
 PATIENCE_S = 90.0
@@ -144,17 +145,7 @@ class Scene:
 
     def offsets(self, partition: int = 0) -> list[int]:
         """Return the offsets that are in the log, and can be read, now."""
-        reader, tp = self.cluster.consumer(group=None), self.tp(partition)
-        try:
-            begin, end = reader.beginning_offsets([tp])[tp], reader.end_offsets([tp])[tp]
-            reader.assign([tp])
-            reader.seek(tp, begin)
-            found: list[int] = []
-            while reader.position(tp) < end:
-                found += [record.offset for record in reader.poll(200, 10_000).get(tp, ())]
-            return found
-        finally:
-            reader.close()
+        return [record.offset for record in read_whole(self.cluster, [self.tp(partition)])]
 
     def recreate(self, partitions: int, *members: Member) -> None:
         """Delete the topic and create it again as soon as it is gone; members take turns meanwhile."""

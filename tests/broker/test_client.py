@@ -27,6 +27,7 @@ from downspout.errors import BrokerError, ConfigError
 from downspout.kafka import KafkaCluster, KafkaConsumerPort, OffsetAndMetadata, TopicPartition, cluster_for
 from tests.broker.scene import PATIENCE_S, polled, run_until
 from tests.kafka.stage import Deaf
+from tests.waiting import eventually
 
 pytestmark = pytest.mark.broker
 
@@ -358,8 +359,7 @@ def test_a_broker_that_goes_away_ends_no_call_in_a_hang(
         producer.close()
         consumer.assign([partition])
         consumer.seek(partition, 0)
-        while consumer.position(partition) < 5:
-            consumer.poll(200, 10)
+        eventually(lambda: consumer.position(partition) >= 5 or consumer.poll(200, 10) is None, every_s=0)
         commit = {partition: OffsetAndMetadata(0, "kept", -1)}
         consumer.commit(commit)
         kafka.kill()

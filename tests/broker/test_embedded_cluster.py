@@ -17,6 +17,7 @@ from downspout.clock import SYSTEM_CLOCK
 from downspout.errors import BrokerError, ConfigError
 from downspout.kafka import KafkaCluster, OffsetAndMetadata, TopicPartition, cluster_for
 from downspout.system import ports
+from tests.kafka.broker_stage import read_whole
 
 pytestmark = [pytest.mark.broker, pytest.mark.slow]
 
@@ -56,17 +57,15 @@ def write(kafka: EmbeddedCluster, values: list[bytes], partition: int) -> None:
 
 def read(kafka: EmbeddedCluster, partition: int, count: int) -> list[bytes | None]:
     """Return all values of a partition once its log holds so many."""
-    consumer = cluster_for(kafka.bootstrap).consumer(group=None)
-    tp = TopicPartition("kept", partition)
-    consumer.assign([tp])
-    consumer.seek(tp, 0)
-    wait_until(lambda: consumer.end_offsets([tp])[tp] >= count)
-    end, found = consumer.end_offsets([tp])[tp], []
-    deadline = SYSTEM_CLOCK.monotonic() + 120
-    while consumer.position(tp) < end:
-        assert SYSTEM_CLOCK.monotonic() < deadline, f"{len(found)} of {end} records came"
-        found += [record.value for record in consumer.poll(200, 1000).get(tp, ())]
-    consumer.close()
+    found: list[bytes | None] = []
+
+    def is_there() -> bool:
+        found[:] = [
+            record.value for record in read_whole(cluster_for(kafka.bootstrap), [TopicPartition("kept", partition)])
+        ]
+        return len(found) >= count
+
+    wait_until(is_there)
     return found
 
 

@@ -23,7 +23,7 @@ from downspout.kafka import KafkaCluster, TopicPartition
 from downspout.kafka.producer import KafkaProducerPort
 from downspout.producing.settings import FLUSH_S_MAX
 from downspout.testing import run_bolt
-from tests.kafka.broker_stage import patiently, wait_until
+from tests.kafka.broker_stage import read_whole, wait_until
 
 ROOT = Path(__file__).resolve().parents[2]
 PARTITIONS, EACH, WAIT_S = 4, 3_000, 30.0
@@ -61,17 +61,8 @@ def start(broker: EmbeddedKafka, topic: str, home: Path, *options: str) -> subpr
 
 def written(cluster: KafkaCluster, topic: str) -> Counter[bytes]:
     """Return what is in the topic that was written to."""
-    consumer = cluster.consumer(group=None)
-    parts = [TopicPartition(f"{topic}-out", number) for number in range(PARTITIONS)]
-    consumer.assign(parts)
-    for part in parts:
-        consumer.seek(part, 0)
-    ends, found = patiently(lambda: consumer.end_offsets(parts)), Counter[bytes]()
-    while any(consumer.position(part) < ends[part] for part in parts):  # the ends of transactions are no records
-        for records in consumer.poll(200, 10_000).values():
-            found.update(record.value or b"" for record in records)
-    consumer.close()
-    return found
+    partitions = [TopicPartition(f"{topic}-out", number) for number in range(PARTITIONS)]
+    return Counter(record.value or b"" for record in read_whole(cluster, partitions))
 
 
 EXPECTED = {b"M%d" % number: 1 for number in range(PARTITIONS * EACH)}

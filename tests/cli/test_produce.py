@@ -19,6 +19,7 @@ from downspout.cli import main
 from downspout.errors import BrokerError, ConfigError, RecordError
 from downspout.kafka import partition_of_key
 from tests.spout.spout_driver import Kafka
+from tests.waiting import PATIENCE_S, eventually
 
 TOPIC = "lines"
 Produce = Callable[..., int]
@@ -254,11 +255,13 @@ def test_a_request_to_stop_writes_what_was_read(
     assert follower.stdin is not None
     follower.stdin.write(b"one\ntwo\n")
     follower.stdin.flush()
-    reader = start(kafka_broker, "consume", topic_name, "--follow", "--max", "2")
-    while reader.wait():  # the topic may not be there yet
+
+    def read() -> list[bytes] | None:
         reader = start(kafka_broker, "consume", topic_name, "--follow", "--max", "2")
-    assert reader.stdout is not None
-    assert [line.split()[-1] for line in reader.stdout.read().splitlines()] == [b"one", b"two"]
+        lines, _ = reader.communicate(timeout=PATIENCE_S)
+        return None if reader.returncode else [line.split()[-1] for line in lines.splitlines()]
+
+    assert eventually(read, otherwise="the topic is not there") == [b"one", b"two"]
     follower.send_signal(number)
     out, said = follower.communicate()
     assert follower.returncode == 128 + number

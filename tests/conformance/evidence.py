@@ -20,8 +20,9 @@ ACKS: dict[str, dict[str, int]] = {
     "chunked": dict.fromkeys(("pieces", "mixed", "divided", "spoilt", "heaped", "unhurried"), 6),
 }
 """How many acks each spout waits for, by topology."""
-LATER_S = 3.0
-"""Ticks, and what should not come, get so long after everything else has."""
+TICKS_MIN = 3
+LATER_S = 1.0
+"""What should not come gets so long after everything else has."""
 
 
 def acks(seen: Path, wanted: dict[str, int]) -> dict[str, int]:
@@ -30,6 +31,12 @@ def acks(seen: Path, wanted: dict[str, int]) -> dict[str, int]:
     known = evidence.components()
     heard = {name: len(evidence.notes(name, "ack")) if name in known else 0 for name in wanted}
     return {name: min(count, wanted[name]) for name, count in heard.items()}
+
+
+def has_ticked(seen: Path) -> bool:
+    """Return whether the bolt that asks for ticks has had enough of them."""
+    evidence = Evidence(seen)
+    return "chained" in evidence.components() and len(evidence.notes("chained", "tick")) >= TICKS_MIN
 
 
 class Evidence:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from itertools import groupby
 
-from tests.conformance.evidence import Evidence
+from tests.conformance.evidence import TICKS_MIN, Evidence
 from tests.conformance.project.src import stations
 
 ROWS = set(range(60))
@@ -181,7 +181,7 @@ def test_a_spout_may_emit_while_it_hears_an_ack(evidence: Evidence) -> None:
 def test_ticks_come_from_the_system(evidence: Evidence) -> None:
     """A bolt that asks for ticks gets them, from ``__system`` on ``__tick``; one that does not gets none."""
     ticks = evidence.notes("chained", "tick")
-    assert len(ticks) >= 3
+    assert len(ticks) >= TICKS_MIN
     assert {(note["comp"], note["stream"]) for note in ticks} == {("__system", "__tick")}
     assert not evidence.notes("plain", "tick")
 

@@ -12,9 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.conformance.evidence import ACKS, LATER_S, Evidence, acks
+from tests.conformance.evidence import ACKS, LATER_S, Evidence, acks, has_ticked
 from tests.conformance.project.src import stations
 from tests.conformance.promises import *  # noqa: F403
+from tests.waiting import eventually
 
 pytestmark = pytest.mark.slow
 
@@ -73,6 +74,8 @@ def run_until_all_is_heard(name: str, project: Path, seen: Path, environment: di
             time.sleep(0.2)
             if (now := acks(seen, ACKS[name])) != heard:
                 heard, moved_at = now, time.monotonic()
+        if name == "conformance":
+            eventually(lambda: has_ticked(seen), alive=process)
         time.sleep(LATER_S)
         process.send_signal(signal.SIGINT)
         assert process.wait(300) == 128 + signal.SIGINT, log.read_text(encoding="utf-8")

@@ -29,6 +29,7 @@ from downspout.testing import FakeKafka
 from tests.command import PYTHON_CODE, cli
 from tests.export.collector import collecting
 from tests.export.test_prometheus import ALL, partition, told
+from tests.waiting import eventually
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -119,8 +120,7 @@ def test_one_collection_asks_a_run_once() -> None:
     otel._register(MeterProvider([reader]), otel.Asked(snapshots, {}))
     thread = threading.Thread(target=turn)
     thread.start()
-    while not taken:
-        over.wait(0.001)
+    eventually(lambda: taken, every_s=0.001)
     before = len(taken)
     reader.get_metrics_data()
     over.set()

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any, TypeVar
 
 from kafka import KafkaProducer, errors
 from kafka.admin import KafkaAdminClient
 
-from downspout.kafka import Cluster, TopicPartition, cluster_for
+from downspout.kafka import Cluster, Record, TopicPartition, cluster_for
 from tests.kafka.stage import unique
+from tests.waiting import eventually
 
 T = TypeVar("T")
 WAIT_S_MAX = 180.0
@@ -109,10 +110,26 @@ def wait_until(done: Callable[[], Any], limit_s: float = WAIT_S_MAX) -> None:
     Raises:
         AssertionError: it has not happened by then.
     """
-    end = time.monotonic() + limit_s
-    while not done():
-        assert time.monotonic() < end, "it does not happen"
-        time.sleep(0.01)
+    eventually(done, limit_s, every_s=0.01)
+
+
+def read_whole(cluster: Cluster, partitions: Collection[TopicPartition]) -> list[Record]:
+    """Return what a read_committed reader sees of these partitions, up to where they end by now."""
+    reader, found = cluster.consumer(group=None), list[Record]()
+    reader.assign(partitions)
+    for tp, begin in patiently(lambda: reader.beginning_offsets(partitions)).items():
+        reader.seek(tp, begin)
+    ends = patiently(lambda: reader.end_offsets(partitions))
+
+    def is_read() -> bool:  # by positions: the ends of transactions are no records
+        if all(reader.position(tp) >= end for tp, end in ends.items()):
+            return True
+        found.extend(record for records in reader.poll(100, 10_000).values() for record in records)
+        return False
+
+    eventually(is_read, every_s=0, otherwise=lambda: f"{len(found)} records came, and not all up to {ends}")
+    reader.close()
+    return found
 
 
 def patiently(question: Callable[[], T]) -> T:

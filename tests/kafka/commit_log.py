@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from kafka import KafkaConsumer
 
 from downspout.kafka import TopicPartition
+from tests.waiting import eventually
 
 LOG = "__consumer_offsets"
 COMPACT_SINCE = 4
@@ -49,9 +50,15 @@ class CommitLog:
     def commits(self, group: str) -> list[Commit]:
         """Return a group's commits up to now."""
         ends = self._reader.end_offsets(self._partitions)
-        while any(self._reader.position(partition) < end for partition, end in ends.items()):
+
+        def is_read() -> bool:
+            if all(self._reader.position(partition) >= end for partition, end in ends.items()):
+                return True
             for records in self._reader.poll(timeout_ms=100).values():
                 self._commits += [made for record in records for made in _parse(record.key, record.value)]
+            return False
+
+        eventually(is_read, every_s=0)
         return [commit for commit in self._commits if commit.group == group]
 
     def close(self) -> None:

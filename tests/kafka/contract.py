@@ -5,8 +5,6 @@ A test module gives a fixture ``stage`` that returns a :class:`~tests.kafka.stag
 
 from __future__ import annotations
 
-import time
-
 import pytest
 
 from downspout.component import Failure
@@ -19,6 +17,7 @@ from tests.kafka.contract_producing import ProducerContract
 from tests.kafka.contract_reading import ReadingContract, TopicContract
 from tests.kafka.contract_transactions import TransactionContract
 from tests.kafka.stage import Staged, read, unique
+from tests.waiting import eventually
 
 __all__ = [
     "CommitContract",
@@ -35,10 +34,7 @@ __all__ = [
 
 def _wait(letters: DeadLetters) -> None:
     """Ask again and again until queued letters are durable; no flush."""
-    deadline = time.monotonic() + 60
-    while not letters.acknowledged():
-        assert time.monotonic() < deadline, "no word of the letters"
-        time.sleep(0.001)
+    eventually(letters.acknowledged, every_s=0.001)
 
 
 class DeadLetterContract(Staged):

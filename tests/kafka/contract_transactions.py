@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -11,6 +10,7 @@ from kafka import errors
 
 from downspout.kafka import GroupMembership, OffsetAndMetadata, Record, TopicPartition, TransactionalPort
 from tests.kafka.stage import PATIENCE_S, Deaf, Staged, poll_until, read, unique
+from tests.waiting import eventually
 
 FAR = OffsetAndMetadata(7, "what is done beyond", -1)
 
@@ -48,10 +48,7 @@ class TransactionContract(Staged):
 
     def wait_for(self, group: str, expected: dict[TopicPartition, tuple[int, str]]) -> None:
         """Wait until a group's offsets are these: the coordinator answers before its marks are written."""
-        deadline = time.monotonic() + PATIENCE_S
-        while self.committed(group) != expected:
-            assert time.monotonic() < deadline, self.committed(group)
-            self.stage.wait(0.02)
+        eventually(lambda: self.committed(group) == expected, PATIENCE_S, otherwise=lambda: self.committed(group))
 
     def fates(self, producer: TransactionalPort) -> dict[Any, Any]:
         """Return the error of each token; None: it is written."""
@@ -143,10 +140,7 @@ class TransactionContract(Staged):
         producer.begin()
         self.send(producer, name, b"x" * 3000)
         producer.acknowledged()
-        fates = self.fates(producer)
-        while not fates:
-            self.stage.wait(0.02)
-            fates = self.fates(producer)
+        fates = eventually(lambda: self.fates(producer))
         assert isinstance(fates[b"x" * 3000], errors.MessageSizeTooLargeError)
         self.send(producer, name, b"late")
         producer.acknowledged()

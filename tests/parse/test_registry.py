@@ -3,9 +3,9 @@ from __future__ import annotations
 import importlib
 import json
 import sys
-import time as time_module
 import uuid
 from collections.abc import Iterator
+from contextlib import suppress
 from datetime import UTC, date, datetime, time
 from decimal import Decimal
 from pathlib import Path
@@ -23,6 +23,7 @@ from downspout.parse.registry import Registry
 from downspout.testing import SchemaRegistry, run_bolt
 from tests.parse.registry_support import FLIGHT, FLIGHT_TEXT, avro, flights, framed
 from tests.parse.support import chunk, rows_of, run_chunks
+from tests.waiting import eventually
 
 TYPES = {"carrier": "string", "delay": "int32"}
 
@@ -278,12 +279,12 @@ def test_what_is_known_goes_on_while_the_registry_is_away(registry: SchemaRegist
         read(avro(number, {"carrier": "UA", "delay": 1}, later))
     assert read(flights(1, [2])[0])["delay"] == 2
     registry.away = False
-    while True:  # within a pause that grows from 0.1 s; the test's own time-out bounds it
-        try:
-            assert read(avro(number, {"carrier": "UA", "delay": 3}, later))["delay"] == 3
-            break
-        except UnavailableError:
-            time_module.sleep(0.01)
+
+    def delay() -> Any:  # it is asked again after a pause that grows from 0.1 s
+        with suppress(UnavailableError):
+            return read(avro(number, {"carrier": "UA", "delay": 3}, later))["delay"]
+
+    assert eventually(delay) == 3
 
 
 def test_one_of_several_urls_is_enough(registry: SchemaRegistry) -> None:

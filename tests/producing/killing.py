@@ -12,7 +12,7 @@ from streamparse import Topology
 
 from bolts.kafka import KafkaBolt
 from downspout.errors import DownspoutError
-from downspout.kafka import TopicPartition, clusters
+from downspout.kafka import clusters
 from downspout.testing import ROUND_S, FakeKafka, Killed, VirtualClock, run_topology
 from spouts.kafka import KafkaSpout
 
@@ -172,14 +172,4 @@ class World:
         return wrong + ([] if dead == {"bad": 1} else [f"dead letters: {dict(dead)}"])
 
     def _committed(self, topic: str) -> Counter[str]:
-        reader = self.kafka.consumer(group=None)
-        partitions = [TopicPartition(topic, number) for number in reader.partitions_for(topic)]
-        reader.assign(partitions)
-        for tp in partitions:
-            reader.seek(tp, 0)
-        ends, found = reader.end_offsets(partitions), Counter[str]()
-        while any(reader.position(tp) < ends[tp] for tp in partitions):
-            for records in reader.poll(0, 1000).values():
-                found.update((record.value or b"").decode() for record in records)
-        reader.close()
-        return found
+        return Counter((record.value or b"").decode() for record in self.kafka.records(topic))

@@ -7,6 +7,7 @@ import threading
 from downspout.engine import Bounds, RunResult
 from downspout.run import RunMetrics, Snapshots
 from downspout.testing import VirtualClock
+from tests.waiting import eventually
 
 
 def metrics(completed: int) -> RunMetrics:
@@ -44,9 +45,7 @@ def test_who_asks_gets_an_answer_of_after_the_question() -> None:
         takers.add(threading.current_thread())
         return metrics(2)
 
-    while asking.is_alive():
-        snapshots.look(0.0, take)
-        asking.join(0.01)
+    eventually(lambda: snapshots.look(0.0, take) or not asking.is_alive())
     assert found[0].metrics.result.completed == 2
     assert takers == {threading.current_thread()}
 

@@ -33,7 +33,7 @@ from downspout.kafka import (
 from downspout.spout import SessionState
 from downspout.testing import Faults
 from tests.jumping import JumpingClock
-from tests.kafka.broker_stage import RealStage, RealTransaction, patiently, wait_until
+from tests.kafka.broker_stage import RealStage, RealTransaction, patiently, read_whole, wait_until
 from tests.kafka.commit_log import Commit, CommitLog
 from tests.kafka.stage import Deaf
 from tests.spout.between import Between, Faulty
@@ -264,15 +264,7 @@ class BrokerKafka:
     def records(self, topic: str, partition: int | None = None) -> list[Record]:
         """Return what a read_committed reader sees, partition by partition."""
         wanted = [tp for tp in self.partitions(topic) if partition in (None, tp.partition)]
-        return [record for tp in wanted for record in self._read(tp)]
-
-    def _read(self, partition: TopicPartition) -> list[Record]:
-        reader, end, found = self._stage.cluster.consumer(group=None), self.end(partition), []
-        reader.assign([partition])
-        while reader.position(partition) < end:
-            found += [record for records in reader.poll(100, 1000).values() for record in records]
-        reader.close()
-        return found
+        return [record for tp in wanted for record in read_whole(self._stage.cluster, [tp])]
 
     # --- groups ---
 

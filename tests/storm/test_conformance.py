@@ -11,9 +11,10 @@ import pytest
 from streamparse import thrift
 
 from downspout.storm import StormNode, nimbus
-from tests.conformance.evidence import ACKS, LATER_S, Evidence, acks
+from tests.conformance.evidence import ACKS, LATER_S, Evidence, acks, has_ticked
 from tests.conformance.promises import *  # noqa: F403
 from tests.storm.support import STALLED_S_MAX, Place, asked
+from tests.waiting import eventually
 
 pytestmark = [pytest.mark.storm, pytest.mark.slow]
 
@@ -38,6 +39,7 @@ def evidence(place: Place, node: StormNode, tmp_path_factory: pytest.TempPathFac
             code, output = place.sparse("submit", "-n", name, folder=project)
             assert code == 0, output
     wait_for(lambda: acks(seen, ALL) == ALL, seen)
+    eventually(lambda: has_ticked(seen))
     time.sleep(LATER_S)
     for name in TOPOLOGIES:
         tell(node, "deactivate", name)

@@ -7,7 +7,6 @@ import os
 import shutil
 import signal
 import threading
-import time
 import uuid
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -17,6 +16,7 @@ import pytest
 
 from downspout.storm import StormNode, TopologyStats, nimbus
 from tests.storm.support import ROOT, STALLED_S_MAX, Place, asked, children
+from tests.waiting import eventually
 
 pytestmark = pytest.mark.storm
 
@@ -34,8 +34,7 @@ def _submit(storm: Place, name: str, *options: str) -> str:
 def _kill(storm: Place, name: str) -> None:
     code, output = storm.sparse("kill", "-n", name, "--wait", "0")
     assert code == 0, output
-    while name in storm.topologies():  # the next one may have the same name
-        time.sleep(0.2)
+    eventually(lambda: name not in storm.topologies(), every_s=0.2)  # the next one may have the same name
 
 
 class Rows:
@@ -109,14 +108,14 @@ def test_submit_counts_and_writes_every_record_once(storm: Place, rows: Rows) ->
 
 def _counted(storm: Place, name: str, all_is_told: Callable[[TopologyStats], bool]) -> TopologyStats:
     """Return nimbus's figures once they hold what Kafka shows already; they come from the workers every 5 s."""
-    deadline = time.monotonic() + STALLED_S_MAX
-    while True:
+
+    def told() -> TopologyStats | None:
         found = storm.figures(name)
         with contextlib.suppress(StopIteration):  # a component that has told nothing yet
-            if all_is_told(found):
-                return found
-        assert time.monotonic() < deadline, found
-        time.sleep(1)
+            return found if all_is_told(found) else None
+        return None
+
+    return eventually(told, STALLED_S_MAX, every_s=1.0, otherwise=lambda: storm.figures(name))
 
 
 VICTIMS = {
@@ -200,5 +199,4 @@ def test_a_quickstart_project_submits_with_the_config_of_the_page(storm: Place, 
     assert "wordcount" in storm.topologies()
     code, output = storm.sparse("kill", "-n", "wordcount", "--wait", "0", folder=quickstart)
     assert code == 0, output
-    while "wordcount" in storm.topologies():
-        time.sleep(0.2)
+    eventually(lambda: "wordcount" not in storm.topologies(), every_s=0.2)

@@ -10,8 +10,9 @@ from collections import Counter
 import pytest
 
 from downspout.kafka import TopicPartition
-from tests.kafka.broker_stage import patiently
+from tests.kafka.broker_stage import read_whole
 from tests.storm.support import Place, children
+from tests.waiting import eventually
 
 pytestmark = [pytest.mark.storm, pytest.mark.slow]
 
@@ -54,26 +55,13 @@ KILLED = ("bolts.kafka.KafkaBolt", "spouts.kafka.KafkaSpout", "writing_bolts.Sho
 
 def written(storm: Place, topic: str) -> Counter[str]:
     """Return what is in a topic."""
-    consumer = storm.cluster.consumer(group=None)
-    parts = [TopicPartition(topic, number) for number in range(PARTITIONS)]
-    consumer.assign(parts)
-    for part in parts:
-        consumer.seek(part, 0)
-    ends, found = patiently(lambda: consumer.end_offsets(parts)), Counter[str]()
-    while any(consumer.position(part) < ends[part] for part in parts):  # the ends of transactions are not records
-        for records in consumer.poll(200, 10_000).values():
-            found.update((record.value or b"").decode() for record in records)
-    consumer.close()
-    return found
+    partitions = [TopicPartition(topic, number) for number in range(PARTITIONS)]
+    return Counter((record.value or b"").decode() for record in read_whole(storm.cluster, partitions))
 
 
 def waited_for(storm: Place, name: str) -> list[int]:
     """Return the processes of a component; those that died are being started again, so wait for one."""
-    deadline = time.monotonic() + 120
-    while not (pids := children(storm.workers_group(), name)):
-        assert time.monotonic() < deadline, f"no process of {name}"
-        time.sleep(0.2)
-    return pids
+    return eventually(lambda: children(storm.workers_group(), name), every_s=0.2, otherwise=f"no process of {name}")
 
 
 @pytest.mark.sweep

@@ -9,9 +9,8 @@ import random
 import signal
 import subprocess
 import sys
-import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from datetime import date
 from pathlib import Path
@@ -45,6 +44,7 @@ from tests.sampling import WHOLE, sample
 from tests.topology.batch_scenarios import Counted, counted_line, counts_of, opaque, transactional
 from tests.topology.mutants import CHUNK_MUTANTS, MUTANTS
 from tests.topology.scenarios import Orders, order, order_rows, orders, parcels, words
+from tests.waiting import eventually
 from topologies.flight_delays import FlightDelays
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -57,11 +57,6 @@ certain steps of a flush."""
 NOTICED_AT = {"leave_files_hidden": [48]}
 """Seeds by which a wrong version was noticed lately, where it takes many: they come first."""
 SEEDS_TO_REPEAT = sample((A_RECORD_SEED, 10, A_CHUNK_SEED), 3, "repeats")
-
-
-def wait_until(holds: Callable[[], bool]) -> bool:
-    """Wait a minute at most."""
-    return any(holds() or time.sleep(0.1) for _ in range(600))
 
 
 @pytest.mark.slow
@@ -342,13 +337,13 @@ def test_workers_end_with_the_command() -> None:
     code = "import sys; from downspout.cli import main; sys.exit(main())"
     arguments = [sys.executable, "-c", code, "simulate", TARGET, "--seeds", "2000", "--jobs", "2"]
     with subprocess.Popen(arguments, cwd=ROOT, stderr=subprocess.DEVNULL, start_new_session=True) as command:
-        assert wait_until(lambda: len(members(command.pid)) == 4)  # one keeps the list of semaphores
+        eventually(lambda: len(members(command.pid)) == 4)  # one keeps the list of semaphores
         command.kill()
-    wait_until(lambda: not members(command.pid))
-    left = members(command.pid)
-    for member in left:
-        send_signal(member.pid, member.birth, signal.SIGKILL)
-    assert left == []
+    try:
+        eventually(lambda: not members(command.pid), otherwise=lambda: members(command.pid))
+    finally:
+        for member in members(command.pid):
+            send_signal(member.pid, member.birth, signal.SIGKILL)
 
 
 def test_every_kind_of_fault_can_be_injected() -> None:

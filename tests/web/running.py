@@ -20,6 +20,7 @@ from downspout.run import Several, runner
 from downspout.testing import FakeKafka
 from downspout.web import served
 from spouts.kafka import KafkaSpout
+from tests.waiting import eventually
 
 TOPIC, GROUP = "orders", "shop"
 SCRIPT = "<script>document.title = 'run by a record'</script><img src=x onerror=\"document.title='by an image'\">"
@@ -96,9 +97,7 @@ class Running:
         """Let the run end; return what came of it."""
         for engine in self.engine:
             engine.stop()
-        end = time.monotonic() + WAIT_S
-        while not self.results and not self.errors and time.monotonic() < end:
-            time.sleep(0.02)
+        eventually(lambda: self.results or self.errors, WAIT_S)
         assert not self.errors, self.errors
         return self.results[0]
 
@@ -147,11 +146,14 @@ def in_a_thread(made: Running, run: Callable[[], None]) -> Iterator[None]:
     try:
         yield
     finally:
-        end = time.monotonic() + WAIT_S
-        while thread.is_alive() and time.monotonic() < end:
+
+        def has_ended() -> bool:
             for engine in made.engine:
                 engine.stop()
             thread.join(0.1)
+            return not thread.is_alive()
+
+        eventually(has_ended, WAIT_S, every_s=0, otherwise="the run does not end")
 
 
 @contextmanager

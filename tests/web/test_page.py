@@ -156,9 +156,13 @@ def test_a_thousand_partitions_stay_usable(page: Page) -> None:
         page.locator("#partitions th").get_by_text("partition").click()
         expect(first).to_contain_text(f"{TOPIC}[0]")
         taken: list[RunMetrics] = []
-        while not taken:  # the page's thread may not have asked again yet
+
+        def is_taken() -> bool:
             shown.snapshots.look(10.0, lambda: taken.append(many(2_000, 11.0)) or taken[0])
-            page.wait_for_timeout(50)
+            page.wait_for_timeout(50)  # the page's thread may not have asked again yet
+            return bool(taken)
+
+        eventually(is_taken)
         expect(page.locator("#tiles")).to_contain_text("2,000 in all")
         page.locator("#windows").get_by_text("10 min").click()
         expect(page.locator("#windows button[aria-pressed=true]")).to_have_text("10 min")

@@ -15,6 +15,7 @@ from pystorm.serializers.json_serializer import JSONSerializer
 from downspout.wire import Pipe, WireSerializer, restore
 from downspout.wire import pipe as wire_pipe
 from tests.sampling import examples
+from tests.waiting import eventually
 from tests.wire.test_values import exactly
 
 JSON = st.recursive(
@@ -197,8 +198,7 @@ def test_a_thread_that_writes_while_the_reader_waits_is_heard_at_once() -> None:
         pipe = Pipe(reading, writing, threading.RLock(), threading.RLock())
         reader = threading.Thread(target=pipe.read)
         reader.start()
-        while not pipe._waits:
-            pass
+        eventually(lambda: pipe._waits, every_s=0.001)
         pipe.write(b"from the timer")
         assert os.read(heard, 100) == b"from the timer\nend\n"
         os.write(feed, b"x\nend\n")

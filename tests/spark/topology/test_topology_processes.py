@@ -18,6 +18,7 @@ import pytest
 
 from downspout.broker import EmbeddedKafka
 from downspout.kafka import KafkaCluster, TopicPartition
+from tests.kafka.broker_stage import read_whole
 from tests.spark.topology.scene import PATIENCE_S, PUBLISHED, Scene, last_batch, lines_of, lines_until
 from tests.waiting import eventually
 
@@ -55,15 +56,7 @@ def test_kill_minus_nine_changes_no_row(scene: Scene) -> None:
 
 def values_in(cluster: KafkaCluster, topic: str) -> list[str]:
     """Return the values of all records of partition 0."""
-    consumer, where = cluster.consumer(group=None), TopicPartition(topic, 0)
-    consumer.assign([where])
-    consumer.seek(where, 0)
-    end = consumer.end_offsets([where])[where]
-    found: list[str] = []
-    while consumer.position(where) < end:
-        found += [record.value.decode() for record in consumer.poll(500, 10_000).get(where, ())]
-    consumer.close()
-    return found
+    return [(record.value or b"").decode() for record in read_whole(cluster, [TopicPartition(topic, 0)])]
 
 
 @pytest.mark.parametrize(
