@@ -151,7 +151,7 @@ def run(command: Sequence[str], timeout_s: float, *, environment: Mapping[str, s
                 wall_s = time.monotonic() - start
                 cpu_s = used.ru_utime + used.ru_stime + _reap(process.pid)
         finally:
-            _kill(process.pid)
+            kill_all(process.pid)
         # One whose children were killed before it may end with 0.
         is_late = wall_s >= timeout_s
         if process.returncode or is_late:
@@ -181,11 +181,11 @@ def _watched(session: int, timeout_s: float) -> Iterator[list[int]]:
 
     def watch() -> None:
         while not over.wait(SAMPLE_S):
-            members = _members(session)
+            members = members_of(session)
             alone = max((_high_water(pid) for pid in members), default=0)  # what a sample every 0.1 s cannot miss
             peak[0] = max(peak[0], alone, sum(process.rss_bytes for process in members.values()))
             if time.monotonic() > deadline:
-                _kill(session)
+                kill_all(session)
 
     watcher = threading.Thread(target=watch)
     watcher.start()
@@ -196,7 +196,7 @@ def _watched(session: int, timeout_s: float) -> Iterator[list[int]]:
         watcher.join()
 
 
-def _members(session: int) -> dict[int, Process]:
+def members_of(session: int) -> dict[int, Process]:
     table = processes()
     return _with_descendants(table, [pid for pid, process in table.items() if process.session == session])
 
@@ -218,7 +218,7 @@ def _high_water(pid: int) -> int:
 def _reap(session: int) -> float:
     """Wait for what a command has left behind, and return its CPU time in seconds."""
     cpu_s, deadline = 0.0, time.monotonic() + ORPHANS_S_MAX
-    while members := _members(session):
+    while members := members_of(session):
         for pid in [pid for pid, process in members.items() if process.parent == os.getpid()]:
             ended, _, used = os.wait4(pid, os.WNOHANG)
             if ended:
@@ -229,9 +229,9 @@ def _reap(session: int) -> float:
     return cpu_s
 
 
-def _kill(session: int) -> None:
+def kill_all(session: int) -> None:
     """End all that still runs of a session (nothing, as a rule); its number is not used again while a member lives."""
-    for pid in _members(session):
+    for pid in members_of(session):
         try:
             os.kill(pid, signal.SIGKILL)
         except ProcessLookupError:

@@ -134,14 +134,14 @@ class KafkaSpout(Wired, streamparse.Spout):
         self._stalls.look(session, now, now, self.whereabouts)
         if self._flush_requests is not None and session.parts:  # the first look that counts is one that knows them
             self._flush_requests.look(now, lambda: session.waits_for_sinks(now))
-        if not self._services.is_late(now):
+        if not self.services.is_late(now):
             self._dead_lettering.write(self._now, session.assignment, eager=self._idle)
-        if self._services.is_late(now) or (state := session.advance(now)) is SessionState.DRAINING:
+        if self.services.is_late(now) or (state := session.advance(now)) is SessionState.DRAINING:
             return
         active = session.active
         self._emitter.leave_behind(active, now)
         finished = session.finished()
-        is_due = finished or session.ends_transaction or self._services.commit_timer.due(now)
+        is_due = finished or session.ends_transaction or self.services.commit_timer.due(now)
         if is_due or session.reader.crowded(now, active):
             session.commit(now, wait=finished or self._setup.commits_wait)
             active = session.active  # it may have learned of a rebalance
@@ -151,7 +151,7 @@ class KafkaSpout(Wired, streamparse.Spout):
             # the rebalance has said what stays.
             session.reader.join(now)
             return
-        transactions = self._services.transactions
+        transactions = self.services.transactions
         if transactions is not None and transactions.awaits_answers:
             session.reader.stay_alive(now)
             return
@@ -160,12 +160,12 @@ class KafkaSpout(Wired, streamparse.Spout):
         cached = self._emitter.emit_cached(active, retries, self._out, now) if active and not session.holds_back else 0
         self._had_retries_only = 0 < left <= cached
         self._open += cached
-        if not session.turns and not self._services.poll_gate.waits(now):
+        if not session.turns and not self.services.poll_gate.waits(now):
             free_ms = self.engine_services.free_s() * 1000 if self.engine_services else 0
-            free_ms = int(min(free_ms, self._services.commit_timer.left_ms(now)))
+            free_ms = int(min(free_ms, self.services.commit_timer.left_ms(now)))
             session.turns.extend(session.reader.poll(now, self._dead_lettering.busy, free_ms))
             self._idle = not session.turns
-        if self._guarantee.before_emit and session.turns and (self._services.is_late(now) or not session.commit(now)):
+        if self._guarantee.before_emit and session.turns and (self.services.is_late(now) or not session.commit(now)):
             return
         if session.turns:
             self._emit_waiting(session, left - cached, now)
@@ -217,7 +217,7 @@ class KafkaSpout(Wired, streamparse.Spout):
     def _write_down(self, part: Partition) -> bool:
         """Commit, as a record of this partition is about to be out alone; return whether that is written, and ours."""
         session = self._session
-        if session is None or self._services.is_late(self._next_at):
+        if session is None or self.services.is_late(self._next_at):
             return False  # the next turn will
         return session.commit(self._now()) and session.assignment.parts.get(part.tp) is part
 
@@ -273,7 +273,7 @@ class KafkaSpout(Wired, streamparse.Spout):
 
     def _answered(self, tup_id: str, failure: Failure | None) -> bool:
         """Take the answer of a transactional KafkaBolt; return whether it is one."""
-        transactions, session = self._services.transactions, self._session
+        transactions, session = self.services.transactions, self._session
         if transactions is None or not transactions.is_answer(tup_id):
             return False
         if session is not None and transactions.answered(session, tup_id, failure, self._now()):
@@ -283,7 +283,7 @@ class KafkaSpout(Wired, streamparse.Spout):
 
     def _without_answers(self, tup_ids: Sequence[str]) -> Sequence[str]:
         """Take the answers among these; return the others."""
-        transactions = self._services.transactions
+        transactions = self.services.transactions
         if transactions is None or not transactions.awaits_answers:
             return tup_ids
         return [tup_id for tup_id in tup_ids if not self._answered(tup_id, None)]
@@ -298,7 +298,7 @@ class KafkaSpout(Wired, streamparse.Spout):
             if self._session is not session:
                 return
         session.catch_up()  # the last poll that kept us alive may have brought news of what is lost
-        if self._services.commit_timer.due(now):
+        if self.services.commit_timer.due(now):
             session.commit(now, self._setup.commits_wait)
         if self._active:
             self._stalls.look(session, now, self._next_at, self.whereabouts)
@@ -358,17 +358,15 @@ class KafkaSpout(Wired, streamparse.Spout):
         elif setup.dead_letter_topic:
             dead_letters = DeadLetters(self._cluster, setup.dead_letter_topic)
         self._dead_lettering = DeadLettering(dead_letters, self._metrics, self._log, hooks.given_up, setup.bounded)
-        self._services = SpoutServices(
+        self.services = SpoutServices(
             setup, self._metrics, hooks, self._dead_lettering, self._log, self._now, transactions
         )
         name = self.component_name or ""
         emit_many = self.engine_services.emit_many if self.engine_services else None
-        self._emitter = emitter_of(
-            self._services, name, self.clock, self._write_down, self._other_isolations, emit_many
-        )
+        self._emitter = emitter_of(self.services, name, self.clock, self._write_down, self._other_isolations, emit_many)
         self._tracing = self._traced(name)
         self._open, self._open_max = 0, setup.pending_max
-        self._stalls = Stalls(setup, self._services.gates, self._log, self._now())
+        self._stalls = Stalls(setup, self.services.gates, self._log, self._now())
         self._outlet = Outlet(self.emit, self._refused, storm_conf) if self.on_wire else None
         self._flush_requests = FlushRequests.of(self, context)
         self._left: GroupSession | None = None
@@ -461,14 +459,14 @@ class KafkaSpout(Wired, streamparse.Spout):
 
     def before_exit(self) -> None:
         """On Storm, before the process ends: commit what is done. The place in the group is kept for a restart."""
-        if (session := getattr(self, "_session", None)) is not None and self._services.transactions is None:
-            self._services.commit_gate.succeeded()
+        if (session := getattr(self, "_session", None)) is not None and self.services.transactions is None:
+            self.services.commit_gate.succeeded()
             session.commit(self._now(), leaving=True)
         if self._tracing is not None:
             self._tracing.close()
 
     def _join(self) -> None:
-        self._session = GroupSession(self._cluster, self._services, self._left)
+        self._session = GroupSession(self._cluster, self.services, self._left)
         self._emitter.by_key = self._session.assignment.by_key
 
     def _join_again(self, now: int) -> GroupSession | None:
@@ -495,10 +493,10 @@ class KafkaSpout(Wired, streamparse.Spout):
                 committed = self._insist(session.commit_last, now)
             else:
                 committed = session.commit_last(now)
-            if not self._services.is_late(now):
+            if not self.services.is_late(now):
                 self.end_reached()
         finally:
-            if for_good or (committed and not self._services.is_late(now)):
+            if for_good or (committed and not self.services.is_late(now)):
                 self._gauges = final_gauges(session, self._now())
                 self._partitions = by_partition(session, self._now())
                 self._metrics.fetches += session.consumer.fetches.calls
@@ -508,11 +506,11 @@ class KafkaSpout(Wired, streamparse.Spout):
 
     def _insist(self, commit: Callable[[int], bool], since: int) -> bool:
         """Try a commit for a moment: one that fails at once (a coordinator that is loading) may pass soon."""
-        if self._services.transactions is not None:
+        if self.services.transactions is not None:
             return commit(since)  # the answer comes later
-        while not (committed := commit(self._now())) and not self._services.is_late(since):
+        while not (committed := commit(self._now())) and not self.services.is_late(since):
             self.clock.sleep(COMMIT_LOOK_S)
-            self._services.commit_gate.succeeded()
+            self.services.commit_gate.succeeded()
         return committed
 
     # --- what the engine asks ---
@@ -520,7 +518,7 @@ class KafkaSpout(Wired, streamparse.Spout):
     def finish(self) -> bool:
         """Return whether all is committed, once nothing is out; otherwise a commit is on its way."""
         session = self._session
-        if self._services.transactions is None or session is None:
+        if self.services.transactions is None or session is None:
             return True
         return session.commit(self._now(), last=True)
 

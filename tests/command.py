@@ -10,6 +10,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 PYTHON = sys.executable
+BASE_PYTHON = str(sys._base_executable)
+"""Not the one of a virtual environment, which would bring its packages."""
 DOWNSPOUT = (PYTHON, "-m", "downspout")
 PYTHON_CODE = (PYTHON, "-c")
 """What runs code in a process of its own."""

@@ -54,10 +54,10 @@ class ReplayApart:
         run: Run | None = None,
     ) -> None:
         self._target = target
-        self._make = partial(
+        self.make = partial(
             make_replay, target, directory, run_on, topology=topology, overrides=tuple(overrides), run=run
         )
-        here = self._make()  # what is wrong with it is said before anything is started
+        here = self.make()  # what is wrong with it is said before anything is started
         self.several, self.dead_letters = here.several, here.dead_letters
         self.topics, self.patterns = here.topics, here.patterns
         self._child: tuple[BaseProcess, Connection] | None = None
@@ -110,7 +110,7 @@ class ReplayApart:
     def _start(self) -> tuple[BaseProcess, Connection]:
         context = multiprocessing.get_context("spawn")  # a forked process would inherit half of each thread
         ours, theirs = context.Pipe()
-        process = context.Process(target=_answer, args=(theirs, self._make), name="audit-replay", daemon=True)
+        process = context.Process(target=_answer, args=(theirs, self.make), name="audit-replay", daemon=True)
         # Until it can answer for itself Ctrl-C is not for it: the one report of that is ours. Its helper, which
         # multiprocessing starts first, would lift the mask.
         resource_tracker.ensure_running()

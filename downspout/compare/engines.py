@@ -176,7 +176,7 @@ class Native(Engine):
         self.folder.mkdir(parents=True, exist_ok=True)
         plan = {
             "target": native_version_of(self.job.target)[0],
-            "spouts": {spout.name: _source(spout) for spout in self.job.spouts},
+            "spouts": {spout.name: source_of(spout) for spout in self.job.spouts},
             "tables": {sink.name: str(self.job.output(self.name, sink.name)) for sink in self.job.sinks},
         }
         file = self.folder / "plan.json"
@@ -220,7 +220,7 @@ def _without_pyspark() -> str:
     return "" if importlib.util.find_spec("pyspark") else "PySpark is not installed (pip install 'downspout[spark]')"
 
 
-def _source(spout: Frozen) -> dict[str, str]:
+def source_of(spout: Frozen) -> dict[str, str]:
     """Return the options by which the source reads the ranges of a spout."""
     starts = to_json({tp: start for tp, (start, _) in spout.ranges.items()})
     ends = to_json({tp: end for tp, (_, end) in spout.ranges.items()})

@@ -55,14 +55,14 @@ class BoltTask(Task):
         self._process_many: Any = None
         self.has_chunks = False  # Whether a chunk ever came: from then on the type of each tuple is checked
         self._slice = SLICE_FIRST
-        self._sizes: dict[str, int] = {}  # Records of each chunk that is held; they are what is counted
+        self.sizes: dict[str, int] = {}  # Records of each chunk that is held; they are what is counted
 
     # --- set-up -----------------------------------------------------------------------------------------
 
     def build(self) -> None:
         """Make the bolt, and see whether it takes chunks: its ``initialize`` may decide that."""
         super().build()
-        self._sizes.clear()
+        self.sizes.clear()
         self.world.takes_chunks.pop(self.task_id, None)
         is_ours = isinstance(self.instance, OurBolt) and not self.is_batching
         self._process_many = for_many(self.instance, "process_many", "process") if is_ours else None
@@ -134,7 +134,7 @@ class BoltTask(Task):
         reason = self._failure or Failure("fail", self.name, self.task_id)
         is_untracked = tuple_id.startswith(UNTRACKED)
         if acker.fail(self.held, tuple_id, reason) or is_untracked:
-            size = self._sizes.pop(tuple_id, 1)
+            size = self.sizes.pop(tuple_id, 1)
             self.failed += size
             self.lost += size * is_untracked
             if self.world.observer is not None:
@@ -225,7 +225,7 @@ class BoltTask(Task):
     def _process_either(self, tup: Any) -> None:
         """Process a record or a chunk."""
         if isinstance(tup[4], RecordBatch):
-            size = self._sizes[tup[0]] = tup[4].num_rows
+            size = self.sizes[tup[0]] = tup[4].num_rows
             self.executed += size - 1
             self.instance.process_chunk(tup)
         else:
@@ -242,7 +242,7 @@ class BoltTask(Task):
     def sweep(self) -> int:
         """Drop tuples whose trees are closed; return how many."""
         dropped = acker.sweep(self.held)
-        self._sizes = {tuple_id: size for tuple_id, size in self._sizes.items() if tuple_id in self.held}
+        self.sizes = {tuple_id: size for tuple_id, size in self.sizes.items() if tuple_id in self.held}
         return dropped
 
     def settle_one(self, tuple_id: str, root: Any) -> None:
@@ -251,7 +251,7 @@ class BoltTask(Task):
             acker.settle_many(acker.trees_of(root))
         elif not tuple_id.startswith(UNTRACKED):
             return  # a tick, or settled before
-        self.acked += self._sizes.pop(tuple_id, 1) if self._sizes else 1
+        self.acked += self.sizes.pop(tuple_id, 1) if self.sizes else 1
         if self.world.observer is not None:
             self.world.observer.on_ack(self, tuple_id)
 

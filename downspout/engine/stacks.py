@@ -34,7 +34,7 @@ class Stacks:
     """
 
     def __init__(self) -> None:
-        self._lines: dict[_Way, str] = {}
+        self.lines: dict[_Way, str] = {}
 
     def text(self, error: BaseException) -> str:
         """Return the traceback of an error, and of those that led to it, as Python prints it."""
@@ -62,13 +62,13 @@ class Stacks:
         if trace is None:
             return ""
         way = _way(trace)
-        lines = self._lines.get(way)
+        lines = self.lines.get(way)
         if lines is None:
             lines = _HEAD + "".join(traceback.format_tb(trace))
             if len(way) <= DEPTH_MAX:
-                if len(self._lines) >= WAYS_MAX:
-                    self._lines.clear()
-                self._lines[way] = lines
+                if len(self.lines) >= WAYS_MAX:
+                    self.lines.clear()
+                self.lines[way] = lines
         return lines
 
 

@@ -174,7 +174,7 @@ def exported(
     asked = Asked(snapshots, groups)
     reader = PeriodicExportingMetricReader(WithDurations(exporter or OTLPMetricExporter(), asked))
     provider = MeterProvider([reader], resource_of(name), shutdown_on_exit=False)
-    _register(provider, asked)
+    register(provider, asked)
     try:
         yield snapshots
     finally:
@@ -191,7 +191,8 @@ def resource_of(name: str) -> Resource:
     return Resource.create({} if SERVICE_NAME in given.attributes else {SERVICE_NAME: name})
 
 
-def _register(provider: MeterProvider, asked: Asked) -> None:
+def register(provider: MeterProvider, asked: Asked) -> None:
+    """Make the instruments; each collection asks the run once."""
     meter = provider.get_meter(SCOPE)
 
     def add(kind: str, name: str, unit: str, text: str) -> None:

@@ -50,7 +50,7 @@ class Breaker:
     Trip(given_up=2, read=4, error='KeyError', times=2)
     """
 
-    __slots__ = ("_cells", "_last", "_minimum", "_ratio", "_window", "width")
+    __slots__ = ("_last", "_minimum", "_ratio", "_window", "cells", "width")
     WINDOW: ClassVar[int] = 1_000  # "Last" are so many records, where nothing else is said
 
     def __init__(self, ratio: float, window: int | None = None) -> None:
@@ -58,7 +58,7 @@ class Breaker:
         self._window = window = window or self.WINDOW
         self._minimum = min(MINIMUM, window)
         self.width = -(-window // CELLS_IN_WINDOW)  # Records of one cell: :meth:`read` should get no more at once
-        self._cells: SortedDict = SortedDict()  # lowest offset → cell
+        self.cells: SortedDict = SortedDict()  # lowest offset → cell
         self._last: _Cell | None = None
 
     def read(self, offset: int, count: int = 1) -> None:
@@ -67,9 +67,9 @@ class Breaker:
         Offsets ascend from call to call.
         """
         if self._last is None or self._last.read >= self.width:
-            self._last = self._cells.setdefault(offset, _Cell())
-            if len(self._cells) > CELLS_MAX:
-                self._cells.popitem(0)
+            self._last = self.cells.setdefault(offset, _Cell())
+            if len(self.cells) > CELLS_MAX:
+                self.cells.popitem(0)
         self._last.read += count
 
     def give_up(self, offset: int, error: str) -> Trip | None:
@@ -81,16 +81,16 @@ class Breaker:
         """
         if not self._ratio:
             return None
-        below = next(self._cells.irange(maximum=offset, reverse=True), None)
+        below = next(self.cells.irange(maximum=offset, reverse=True), None)
         if below is None:  # not read in this life, or so long ago that it is forgotten
             return None
-        cell = self._cells[below]
+        cell = self.cells[below]
         cell.given_up += 1
         cell.errors[error] += 1
         read = given_up = 0
         window: list[_Cell] = []
-        for start in self._cells.irange(maximum=offset, reverse=True):
-            cell = self._cells[start]
+        for start in self.cells.irange(maximum=offset, reverse=True):
+            cell = self.cells[start]
             window.append(cell)
             read += cell.read
             given_up += cell.given_up

@@ -51,7 +51,7 @@ class RangesInFlight:
     def __len__(self) -> int:
         return len(self._by_start)
 
-    def _check(self) -> None:
+    def check(self) -> None:
         """Raise AssertionError where the count is wrong."""
-        self.gaps._check()
+        self.gaps.check()
         assert sum(records - 1 for _, records in self._by_start.values()) == self.more, "records out are miscounted"

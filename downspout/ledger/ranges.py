@@ -158,7 +158,7 @@ class Ranges:
         del self._ends[end]
         self.total -= end - start
 
-    def _check(self) -> None:
+    def check(self) -> None:
         """Raise AssertionError where the form is broken."""
         previous = None
         total = 0

@@ -149,7 +149,7 @@ class RetrySchedule:
         """Return the lowest entry from ``start`` on that is not out. O(log f), and those that are out."""
         return next((offset for offset in self.entries.irange(start) if self.entries[offset].emitted_at is None), None)
 
-    def _check(self) -> None:
+    def check(self) -> None:
         """Raise AssertionError where the counts are wrong, or something waits for no time."""
         retries = self.entries.values()
         out = [retry for retry in retries if retry.emitted_at is not None]

@@ -226,12 +226,12 @@ class LedgerState:
             offset += end - start
         return offset
 
-    def _check(self) -> None:
+    def check(self) -> None:
         """Raise AssertionError where the three states do not partition ``[base, next)``."""
-        self._done._check()
-        self._absent._check()
-        self._retries._check()
-        self._ranges_out._check()
+        self._done.check()
+        self._absent.check()
+        self._retries.check()
+        self._ranges_out.check()
         done = {o for start, end in self._done for o in range(start, min(end, self.next))}
         flying = [range(start, self._ranges_out.end(start) or start + 1) for start in self._flying]
         retrying = [range(start, retry.end) for start, retry in self._retrying.items()]

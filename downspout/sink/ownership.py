@@ -41,20 +41,20 @@ def warn_of_foreign_files(directory: Path, names: Sequence[str], disk: Storage) 
     """Warn of files that no sink has written and that readers read, and of what hides ours from Spark."""
     if names:
         count = counted(len(names), "file")
-        _say(
+        say(
             f"{directory} holds {count} that no sink has written: {some(names)}. Readers (pyarrow, Spark, or globs of "
             "DuckDB and Polars) take them for the directory's data: rows appear twice, or they fail. Try: move them "
             "elsewhere"
         )
     if disk.exists(directory / SPARK_LOG):
-        _say(
+        say(
             f"{directory / SPARK_LOG} is of a Spark job that has written to this sink's directory: Spark reads only "
             "the files that it names, and none of the sink's. Try: move it, and the files of that job, elsewhere"
         )
 
 
 @lru_cache(maxsize=100)
-def _say(text: str) -> None:
+def say(text: str) -> None:
     """Warn once in a process, though each task of a sink opens the directory."""
     logger.warning("%s", text)
 

@@ -131,14 +131,14 @@ def _pinned(view: View) -> Path:
     if path is not None and now - since < REUSED_S and path.is_dir():
         return path
     if not _ours:
-        atexit.register(_remove_snapshots)
+        atexit.register(remove_snapshots)
     path = pin(view, view.files)
     _snapshots[view.directory, view.length] = path, now
     _ours.append(path)
     return path
 
 
-def _remove_snapshots() -> None:
+def remove_snapshots() -> None:
     for path in _ours:
         with contextlib.suppress(OSError):  # what stays is deleted by a compaction
             remove_snapshot(path)

@@ -81,7 +81,7 @@ class DeadLettering:
         """Records whose dead letters could not be written: another try takes no others with it."""
         self._batch_max = BATCH_RECORDS
         self._tripped: RecordError | None = None
-        self._not_before = 0
+        self.not_before = 0
         self._failed_writes = 0
         self._throttle = LogThrottle()
         self._backoff = Backoff(200, 10_000)
@@ -164,7 +164,7 @@ class DeadLettering:
         if not left or not (eager or self._worth_a_batch(now())):
             return
         until = now() + WRITE_MS_MAX
-        while left > 0 and not self._sent and self._not_before <= now() < until:
+        while left > 0 and not self._sent and self.not_before <= now() < until:
             batch, looked_at = self._take(left, owned)
             left -= looked_at
             if batch:
@@ -183,7 +183,7 @@ class DeadLettering:
         for _ in range(2):
             if dead_letters is None:
                 return
-            may_send = self._tripped is None and dead_letters.is_open and now() >= self._not_before
+            may_send = self._tripped is None and dead_letters.is_open and now() >= self.not_before
             if may_send and not self._sent and (batch := self._take(len(self._queue), owned)[0]):
                 self._send(batch, now)
             # What is not durable in time is not resolved: the next owner reads the record and writes its dead letter.
@@ -281,7 +281,7 @@ class DeadLettering:
         """Back off. Only a batch of one says which dead letter is to blame: the next are that small, until it works."""
         batch, self._sent = self._sent, []
         self._failed_writes += 1
-        self._not_before = now + self._backoff.delay(self._failed_writes)
+        self.not_before = now + self._backoff.delay(self._failed_writes)
         self._metrics.errors += 1
         self._batch_max = 1
         cause: BaseException | None = error

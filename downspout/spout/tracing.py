@@ -53,13 +53,13 @@ class Tracing:
             return
         for record in records:
             if not record.offset % every:
-                self._begin(place, record.offset, prefix + str(record.offset), _links([record.headers]))
+                self._begin(place, record.offset, prefix + str(record.offset), links_of([record.headers]))
 
     def chunk(self, place: TopicPartition, rows: RecordColumns, prefix: str) -> None:
         """Begin the span of a chunk."""
         start, end = int(rows.offsets[0]), int(rows.offsets[-1]) + 1
         headers = rows.wire_headers() if rows.may_have_header(HEADERS[0]) else ()
-        links = _links(decoded_headers(each.as_py()) for each in headers)
+        links = links_of(decoded_headers(each.as_py()) for each in headers)
         self._begin(place, start, prefix + range_id(start, end), links, {"messaging.batch.message_count": len(rows)})
 
     def _begin(
@@ -101,7 +101,7 @@ class Tracing:
             flush(FLUSH_MS)
 
 
-def _links(headers: Iterable[Iterable[tuple[str, bytes]]]) -> list[Link]:
+def links_of(headers: Iterable[Iterable[tuple[str, bytes]]]) -> list[Link]:
     """Return links to the spans that sent these records."""
     found: list[Link] = []
     for each in headers:

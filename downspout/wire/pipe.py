@@ -52,7 +52,7 @@ class Pipe:
         self._held: list[bytes] = []
         self._held_bytes = 0
         self._flushed_at = 0.0
-        self._waits = False
+        self.waits = False
         self.idle: Callable[[], None] | None = None  # called before a wait while nothing is there to be read
         self.rest: Callable[[], None] | None = None  # called before each wait: all that was read is done with, or held
         self.interruptible = False  # a signal handler may raise StormWentAwayError now: the component waits for Storm
@@ -82,11 +82,11 @@ class Pipe:
                 self.rest()
             with self._writer_lock:
                 self.flush()
-                self._waits = True
+                self.waits = True
             try:
                 piece = self._read_some()
             finally:
-                self._waits = False
+                self.waits = False
             if not piece:
                 self.gone = True
                 raise StormWentAwayError()
@@ -130,7 +130,7 @@ class Pipe:
         with self._writer_lock:
             self._held.append(message)
             self._held_bytes += len(message)
-            if now or self._waits or self._held_bytes >= HELD_BYTES:
+            if now or self.waits or self._held_bytes >= HELD_BYTES:
                 self.flush()
 
     def flush_old(self) -> None:

@@ -23,7 +23,7 @@ def _replays_start_no_process(request: pytest.FixtureRequest, monkeypatch: pytes
     """
 
     def run_here(apart: ReplayApart, records: Sequence[Any]) -> Any:
-        return apart._make()(records)
+        return apart.make()(records)
 
     if not WHOLE and request.module.__name__.rpartition(".")[2] != "test_audit_processes":
         monkeypatch.setattr(ReplayApart, "_run", run_here)

@@ -137,11 +137,12 @@ class ZooKeeperMetadataContract(MetadataContract):
 
     def test_a_lost_session_gives_no_other_topology_the_id(self, open_nodes: OpenNodes, root: str, base: str) -> None:
         """A coordinator whose session was over holds the id again with its next write."""
-        nodes, other = open_nodes(), self.store(open_nodes(), root, BatchStoreContext("wc", "other"))
+        nodes, others = open_nodes(), open_nodes()
+        other = self.store(others, root, BatchStoreContext("wc", "other"))
         store = self.store(nodes, root)
         epoch = store.claim(MINE)
         lease = f"{base}/coordinator/downspout/lease"
-        other._nodes.transact([Operation("delete", lease)])
+        others.transact([Operation("delete", lease)])
         store.save_coordinator(epoch, CoordinatorState(2, {}))
         with pytest.raises(BatchStoreError, match="is in use by topology wc"):
             other.claim("other-1-1")

@@ -44,7 +44,7 @@ def test_cpu_time_of_an_orphan_is_counted() -> None:
 @pytest.fixture
 def until_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     """Return lines of a program that wait until a look at its memory has begun after them, and has ended."""
-    held, seen, members = tmp_path / "held", tmp_path / "seen", harness._members
+    held, seen, members = tmp_path / "held", tmp_path / "seen", harness.members_of
 
     def look(session: int) -> Any:
         is_held = held.exists()
@@ -53,7 +53,7 @@ def until_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
             seen.touch()
         return found
 
-    monkeypatch.setattr(harness, "_members", look)
+    monkeypatch.setattr(harness, "members_of", look)
     return f"import os, time\nopen({str(held)!r}, 'w')\nwhile not os.path.exists({str(seen)!r}): time.sleep(0.01)\n"
 
 
@@ -90,13 +90,13 @@ def test_a_command_that_fails_has_no_cost() -> None:
 @pytest.mark.slow
 def test_a_command_that_never_ends_is_killed_with_its_children(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """After its time a run is ended, and so is what it had started."""
-    note, kill = tmp_path / "pid", harness._kill
+    note, kill = tmp_path / "pid", harness.kill_all
 
     def kill_who_has_a_child(session: int) -> None:  # to have one takes a while on a busy machine
         wait_until(lambda: note.exists() and note.read_text().endswith("\n"))
         kill(session)
 
-    monkeypatch.setattr(harness, "_kill", kill_who_has_a_child)
+    monkeypatch.setattr(harness, "kill_all", kill_who_has_a_child)
     with pytest.raises(HungError, match="did not end in 2 s"):
         run(["sh", "-c", f"sleep 600 & echo $! > {note}; wait"], 2.0)
     stat = Path(f"/proc/{note.read_text()}/stat")
@@ -106,7 +106,7 @@ def test_a_command_that_never_ends_is_killed_with_its_children(tmp_path: Path, m
 @pytest.mark.slow
 def test_a_command_that_ends_well_once_its_children_are_killed_never_ended(monkeypatch: pytest.MonkeyPatch) -> None:
     """A run that is over its time has no figure, whatever its exit code."""
-    monkeypatch.setattr(harness, "_kill", lambda session: None)
+    monkeypatch.setattr(harness, "kill_all", lambda session: None)
     with pytest.raises(HungError):
         run(["sleep", "1"], 0.2)
 

@@ -139,7 +139,7 @@ def test_topics_that_match_later_are_read_from_their_beginning(kafka_broker: Emb
             kafka__client__metadata_max_age_ms=300,
             kafka__client__heartbeat_interval_ms=200,
         )
-        run_until(lambda: member.spout.session.assignment._epochs.arrived, member)
+        run_until(lambda: member.spout.session.assignment.epochs.arrived, member)
         for name in (f"{word}-1", f"{word}-2", dead):
             scene.cluster.ensure_topic(name, 2)
             scene.fill(3, 1, topic=name)

@@ -261,7 +261,7 @@ def test_the_books_on_chunks_are_in_records_and_end_empty(lost: int) -> None:
 
     (some,) = run_once(Some, chunk(["dog", "cat", "cow"]), chunk(["bad"] * 4, 3), *[chunk(["lost"] * lost, 9)][:lost])
     assert (some.executed, some.acked, some.failed) == (7 + lost, 3, 4)
-    assert (some.held, some._sizes) == ({}, {})
+    assert (some.held, some.sizes) == ({}, {})
 
 
 class Keeps(Some):
@@ -277,4 +277,4 @@ def test_a_restart_forgets_the_sizes_of_chunks_that_were_held() -> None:
     """What the task held is failed by a restart, and nothing of it stays in its books."""
     (keeps,) = run_once(Keeps, chunk(["dog", "cat"]), chunk(["damaged"], 2))
     assert (keeps.restarts, keeps.failed) == (1, 2)
-    assert (keeps.held, keeps._sizes) == ({}, {})
+    assert (keeps.held, keeps.sizes) == ({}, {})

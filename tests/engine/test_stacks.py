@@ -175,7 +175,7 @@ def test_what_is_remembered_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
         scope: dict[str, Callable[[], None]] = {}
         exec(f"def raises():\n    raise ValueError({number})", scope)
         made.text(thrown(scope["raises"]))
-        assert len(made._lines) <= 10
+        assert len(made.lines) <= 10
     made = Stacks()
     made.text(thrown(deep))
-    assert not made._lines
+    assert not made.lines

@@ -50,7 +50,7 @@ def read(metrics: RunMetrics) -> dict[str, Metric]:
     snapshots, reader = Snapshots(), InMemoryMetricReader()
     snapshots.look(0.0, lambda: metrics)
     snapshots.close()  # so that nothing waits for another answer
-    otel._register(MeterProvider([reader]), otel.Asked(snapshots, {"reader": "g"}))
+    otel.register(MeterProvider([reader]), otel.Asked(snapshots, {"reader": "g"}))
     return metrics_in(reader.get_metrics_data())
 
 
@@ -117,7 +117,7 @@ def test_one_collection_asks_a_run_once() -> None:
         while not over.wait(0.001):
             snapshots.look(0.0, take)
 
-    otel._register(MeterProvider([reader]), otel.Asked(snapshots, {}))
+    otel.register(MeterProvider([reader]), otel.Asked(snapshots, {}))
     thread = threading.Thread(target=turn)
     thread.start()
     eventually(lambda: taken, every_s=0.001)

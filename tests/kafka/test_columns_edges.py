@@ -236,7 +236,7 @@ def test_a_dropped_fetch_lets_go_of_its_columns() -> None:
     taking = part(batch(values(5)))
     taking.take(2)
     taking.drain()
-    assert (bool(taking), taking._piece) == (False, None)
+    assert (bool(taking), taking.held) == (False, None)
 
 
 def test_columns_hold_on_to_no_fetched_bytes() -> None:

@@ -41,7 +41,7 @@ def test_it_answers_for_its_name_until_it_is_closed() -> None:
     with FakeKafka("named") as kafka:
         assert kafka.bootstrap == "fake://named"
         assert clusters.cluster_for("fake://named") is kafka
-    assert "fake://named" not in clusters._registered
+    assert not clusters.is_registered("fake://named")
 
 
 def test_a_fault_is_met_as_often_as_asked(kafka: FakeKafka) -> None:

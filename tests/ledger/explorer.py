@@ -33,7 +33,7 @@ class Explored(Generic[S]):
     depth: int
     complete: bool
     _before: dict[S, tuple[S, str] | None] = field(repr=False)
-    _after: list[list[int]] = field(repr=False)
+    after: list[list[int]] = field(repr=False)
 
     def way_to(self, state: S) -> list[str]:
         """Return the labels of a shortest way from the start."""
@@ -46,7 +46,7 @@ class Explored(Generic[S]):
     def cannot_reach(self, good: Callable[[S], bool]) -> list[S]:
         """Return the states from which no series of healthy steps leads to a good one. O(states + steps)."""
         back: list[list[int]] = [[] for _ in self.states]
-        for source, targets in enumerate(self._after):
+        for source, targets in enumerate(self.after):
             for target in targets:
                 back[target].append(source)
         queue = [index for index, state in enumerate(self.states) if good(state)]
@@ -88,7 +88,7 @@ def explore(
         following: list[S] = []
         for state in layer:
             after: list[int] = []
-            found._after.append(after)
+            found.after.append(after)
             label = "looking at it"
             try:
                 for label, target in steps(state):

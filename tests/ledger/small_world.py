@@ -459,7 +459,7 @@ class SmallWorld:
 
 def check_ledger(ledger: PartitionLedger, bounds: Bounds) -> None:
     """Assert what holds for each ledger by itself, and that words and reads that mean nothing change nothing."""
-    ledger._check()
+    ledger.check()
     assert ledger.outstanding <= bounds.limit, f"{ledger.outstanding} outstanding"
     unresolved = sorted({*ledger._flying, *ledger._retrying})
     point = ledger.commit_point()

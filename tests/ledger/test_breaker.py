@@ -96,7 +96,7 @@ def test_memory_is_bounded(count: int) -> None:
     breaker = Breaker(0.5, 10)
     for offset in range(0, 3 * CELLS_MAX * count, count):
         breaker.read(offset, count)
-    assert len(breaker._cells) <= CELLS_MAX
+    assert len(breaker.cells) <= CELLS_MAX
     assert breaker.give_up(0, "E") is None
 
 

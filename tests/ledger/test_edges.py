@@ -175,7 +175,7 @@ def test_a_record_recalled_goes_on_backing_off() -> None:
     trouble = ledger.fail(0, now=0)
     assert trouble is not None
     assert trouble.ready_at == 10 << 5
-    ledger._check()
+    ledger.check()
 
 
 def test_a_timeout_counts_only_with_acks_since_the_last_emit() -> None:
@@ -209,10 +209,10 @@ def test_several_retries_are_out_at_once() -> None:
     for offset in range(3):
         assert ledger.emit(offset, now=0)
     assert (ledger.in_flight, ledger.failed) == (3, 0)
-    ledger._check()
+    ledger.check()
     ledger.ack(1)
     assert (ledger.in_flight, ledger.failed) == (2, 0)
-    ledger._check()
+    ledger.check()
     ledger.ack(0)
     ledger.ack(2)
     assert (ledger.in_flight, ledger.failed) == (0, 0)
@@ -224,7 +224,7 @@ def test_what_was_never_seen_is_resolved_where_it_is() -> None:
     assert ledger.resolve(3) is True
     assert (ledger.next, ledger.commit_point(), ledger.resolve(3)) == (4, 4, False)
     assert dict(ledger.failures_from(0)) == {5: 1}
-    ledger._check()
+    ledger.check()
 
 
 def test_what_an_earlier_owner_did_is_not_resolved_again() -> None:
@@ -308,13 +308,13 @@ def test_a_range_that_touches_the_next_joins_it() -> None:
     ranges = Ranges([(3, 5), (9, 11)])
     ranges.add_range(1, 3)
     ranges.add_range(5, 7)
-    ranges._check()
+    ranges.check()
     assert list(ranges) == [(1, 7), (9, 11)]
 
 
 def test_the_history_of_the_very_next_offset_is_in_form() -> None:
     """What comes next was not seen yet."""
-    PartitionLedger(5, failures={5: 1})._check()
+    PartitionLedger(5, failures={5: 1}).check()
 
 
 def damage(what: str) -> Callable[[PartitionLedger], None]:
@@ -353,10 +353,10 @@ def test_a_damaged_ledger_is_found_out(what: str, says: str) -> None:
         ledger.fail(offset, now=0)
     for offset in (2, 3):
         ledger.emit(offset, now=0)
-    ledger._check()
+    ledger.check()
     damage(what)(ledger)
     with pytest.raises(AssertionError, match=f"^(?:{says})"):
-        ledger._check()
+        ledger.check()
 
 
 # --- origins ---
@@ -391,7 +391,7 @@ def test_a_record_recalled_without_an_emit_waits_like_a_retry() -> None:
     """It is troubled with its earlier failures, due at once, and what was not there before it is passed over."""
     ledger = PartitionLedger(0, Backoff(10, 10_000), failures={2: 5, 3: 1})
     ledger.recall(2, now=7)
-    ledger._check()
+    ledger.check()
     assert (ledger.next, ledger.commit_point(), ledger.in_flight, ledger.failed) == (3, 2, 0, 1)
     assert ledger.retry_state(2) == RetryState(failures=5, backoffs=5, ready_at=7, end=3)
     assert (ledger.earliest_ready_retry(6), ledger.earliest_ready_retry(7)) == (None, 2)

@@ -21,7 +21,7 @@ def ranges(*spans: tuple[int, int, int], backoff: Backoff = AT_ONCE) -> Partitio
     ledger = PartitionLedger(spans[0][0], backoff)
     for start, end, records in spans:
         ledger.emit_range(start, end, records, now=0)
-    ledger._check()
+    ledger.check()
     return ledger
 
 
@@ -41,7 +41,7 @@ def test_a_range_is_counted_in_records() -> None:
     assert counts(ledger) == (0, 3, 3, 13)
     ledger.committed(ledger.commit_point())
     assert (ledger.base, counts(ledger)) == (12, (0, 3, 3, 3))
-    ledger._check()
+    ledger.check()
 
 
 def test_acks_are_of_ranges() -> None:
@@ -71,7 +71,7 @@ def test_a_range_that_fails_goes_out_again_in_halves() -> None:
     assert ledger.emit_part(5, 6, 10, 4, now=0) == 0  # there is nothing at 5
     assert (ledger.is_done(5), ledger.out_until(6), counts(ledger)) == (True, 10, (9, 0, 9, 9))
     assert list(ledger.failures_from(0)) == []
-    ledger._check()
+    ledger.check()
 
 
 def test_halves_wait_for_the_shortest_back_off() -> None:
@@ -149,7 +149,7 @@ def test_few_culprits_take_few_ranges(count: int, culprits: set[int]) -> None:
             else:
                 ledger.emit_part(start, start, end, end - start, now=0)
             out.append((start, end))
-        ledger._check()
+        ledger.check()
     depth = ceil(log2(count)) if count > 1 else 0
     assert alone == culprits
     assert rounds <= 1 + depth
@@ -187,7 +187,7 @@ def test_the_beginning_of_a_range_is_gone() -> None:
     assert (ledger.out_until(7), ledger.failed) == (8, 2)
     assert ledger.gone(8, 10) == 2
     assert ledger.pending == 1
-    ledger._check()
+    ledger.check()
 
 
 def test_a_range_is_gone_as_a_whole() -> None:
@@ -195,7 +195,7 @@ def test_a_range_is_gone_as_a_whole() -> None:
     ledger = ranges((0, 10, 7), (10, 20, 10), (20, 21, 1))
     ledger.fail(0, now=0)
     assert (ledger.gone(0, 30), ledger.commit_point(), ledger.pending) == (7, 10, 11)
-    ledger._check()
+    ledger.check()
 
 
 @pytest.mark.parametrize(("begin", "lost", "left"), [(5, 5, 5), (10, 10, 0), (1, 1, 9), (9, 9, 1), (25, 10, 0)])
@@ -204,9 +204,9 @@ def test_the_log_begins_within_a_range(begin: int, lost: int, left: int) -> None
     ledger = ranges((0, 10, 10), (10, 25, 15))
     ledger.fail(0, now=0)
     assert ledger.lost_below(begin) == lost
-    ledger._check()
+    ledger.check()
     assert (ledger.skip_to(begin), ledger.failed, ledger.in_flight) == (lost, left, 15)
-    ledger._check()
+    ledger.check()
 
 
 def test_no_more_is_lost_than_was_there() -> None:
@@ -227,7 +227,7 @@ def test_gaps_of_ranges_make_room() -> None:
     ledger.ack(0)
     ledger.committed(500)
     assert 0 <= ledger.outstanding <= 10
-    ledger._check()
+    ledger.check()
 
 
 def test_the_lowest_that_waits_is_found_due_or_not() -> None:
@@ -245,10 +245,10 @@ def test_spans_that_are_no_ranges_have_one_record() -> None:
     spans = RangesInFlight()
     assert (spans.take(7), spans.more, len(spans)) == ((8, 1), 0, 0)
     spans.add(7, 9, 2)
-    spans._check()
+    spans.check()
     spans.more += 1
     with pytest.raises(AssertionError, match="records out are miscounted"):
-        spans._check()
+        spans.check()
 
 
 @pytest.mark.parametrize(
@@ -258,10 +258,10 @@ def test_damaged_counts_are_found_out(damage: str, says: str) -> None:
     """The check of retries counts for itself."""
     ledger = ranges((0, 4, 4))
     ledger.fail(0, now=0)
-    ledger._check()
+    ledger.check()
     setattr(ledger._retries, damage, 77)
     with pytest.raises(AssertionError, match=says):
-        ledger._check()
+        ledger.check()
 
 
 @pytest.mark.parametrize("text", ["", "-", "1", "1-", "-1", "a-b", "1-2-3", "1/2"])

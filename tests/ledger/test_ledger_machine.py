@@ -438,7 +438,7 @@ class LedgerMachine(GrowingLog):
     @invariant()
     def the_ledger_is_in_form(self) -> None:
         """Its own check."""
-        self.ledger._check()
+        self.ledger.check()
 
     @invariant()
     def the_commit_point_is_the_models(self) -> None:

@@ -62,7 +62,7 @@ def test_gaps_are_done_when_the_reader_has_passed_them() -> None:
     ledger.ack(3)
     assert ledger.commit_point() == 7
     assert ledger.outstanding == 2
-    ledger._check()
+    ledger.check()
 
 
 def test_done_and_out_are_not_emitted_again() -> None:
@@ -92,7 +92,7 @@ def test_late_and_double_words_change_nothing() -> None:
     assert ledger.timeout(1, now=0) is None
     assert not ledger.ack(1)
     assert not ledger.ack(99)
-    ledger._check()
+    ledger.check()
 
 
 def test_a_retry_waits_for_its_time() -> None:
@@ -157,7 +157,7 @@ def test_resolving_is_being_done() -> None:
     assert not ledger.resolve(2)
     assert ledger.commit_point() == 5
     assert ledger.earliest_ready_retry(now=10**9) is None
-    ledger._check()
+    ledger.check()
 
 
 def test_a_postponed_retry_waits_until_then() -> None:
@@ -220,7 +220,7 @@ def test_skipping_counts_what_is_lost() -> None:
     assert ledger.ack(2)
     assert ledger.ack(3)
     assert ledger.commit_point() == 10
-    ledger._check()
+    ledger.check()
 
 
 def test_committing_forgets() -> None:
@@ -230,7 +230,7 @@ def test_committing_forgets() -> None:
         ledger.ack(offset)
     assert ledger.outstanding == 10
     ledger.committed(5)
-    assert (ledger.base, ledger.outstanding, len(ledger._done)) == (5, 5, 0)
+    assert (ledger.base, ledger.outstanding, len(list(ledger.done_beyond(ledger.base)))) == (5, 5, 0)
     ledger.committed(3)
     assert ledger.base == 5
 
@@ -241,7 +241,7 @@ def test_a_commit_beyond_what_was_seen_moves_the_reader_on() -> None:
     ledger.ack(0)
     ledger.committed(4)
     assert (ledger.base, ledger.next, ledger.outstanding) == (4, 4, 0)
-    ledger._check()
+    ledger.check()
 
 
 def test_the_limit_is_by_offsets_not_covered_by_the_commit() -> None:
@@ -303,7 +303,7 @@ def test_attempts_of_an_earlier_owner_count() -> None:
     assert trouble.failures == 4
     assert list(ledger.failures_from(0)) == [(1, 4), (5, 1)]
     assert list(ledger.failures_from(2)) == [(5, 1)]
-    ledger._check()
+    ledger.check()
 
 
 def test_attempts_of_a_record_that_is_not_there_any_more_are_dropped() -> None:
@@ -319,9 +319,9 @@ def test_in_order_nothing_grows() -> None:
     for offset in range(100_000):
         ledger.emit(offset, now=0)
         ledger.ack(offset)
-    assert len(ledger._done) == 1
+    assert len(list(ledger.done_beyond(ledger.base))) == 1
     ledger.committed(ledger.commit_point())
-    assert (len(ledger._done), ledger.pending, ledger.outstanding) == (0, 0, 0)
+    assert (len(list(ledger.done_beyond(ledger.base))), ledger.pending, ledger.outstanding) == (0, 0, 0)
 
 
 def test_memory_grows_with_holes() -> None:
@@ -330,7 +330,7 @@ def test_memory_grows_with_holes() -> None:
     for offset in range(10_000):
         if offset % 1000 != 500:
             ledger.ack(offset)
-    assert len(ledger._done) == 11
+    assert len(list(ledger.done_beyond(ledger.base))) == 11
     assert ledger.pending == 10
 
 

@@ -303,7 +303,7 @@ class RangeMachine(RuleBasedStateMachine):
     @invariant()
     def the_ledger_is_in_form(self) -> None:
         """Its own check: each offset is in one state."""
-        self.ledger._check()
+        self.ledger.check()
 
     @invariant()
     def the_commit_passes_nothing_unresolved(self) -> None:

@@ -26,7 +26,7 @@ def test_an_offset_between_two_ranges_joins_them() -> None:
     ranges = Ranges([(1, 3), (4, 6)])
     ranges.add(3)
     assert list(ranges) == [(1, 6)]
-    ranges._check()
+    ranges.check()
 
 
 def test_a_range_swallows_those_inside_it() -> None:
@@ -34,7 +34,7 @@ def test_a_range_swallows_those_inside_it() -> None:
     ranges = Ranges([(1, 3), (5, 7), (9, 11)])
     ranges.add_range(2, 10)
     assert list(ranges) == [(1, 11)]
-    ranges._check()
+    ranges.check()
 
 
 def test_an_empty_range_adds_nothing() -> None:
@@ -66,7 +66,7 @@ def test_equality_is_by_content() -> None:
 def test_one_by_one_equals_a_set(offsets: set[int], probe: int) -> None:
     """Membership, size and first gap are those of a plain set."""
     ranges = built(offsets)
-    ranges._check()
+    ranges.check()
     assert ranges.total == len(offsets)
     assert (probe in ranges) == (probe in offsets)
     gap = probe
@@ -79,7 +79,7 @@ def test_one_by_one_equals_a_set(offsets: set[int], probe: int) -> None:
 def test_ranges_equal_a_set(parts: list[tuple[int, int]], start: int, end: int) -> None:
     """The union of ranges is that of plain sets, and so are what covers and what misses."""
     ranges = Ranges(parts)
-    ranges._check()
+    ranges.check()
     plain = {o for a, b in parts for o in range(a, b)}
     assert {o for a, b in ranges for o in range(a, b)} == plain
     assert ranges.covers(start, end) == (set(range(start, end)) <= plain)
@@ -93,5 +93,5 @@ def test_discarding_keeps_what_is_above(offsets: set[int], below: int) -> None:
     """After discard_below only the rest is there, also where a range is cut in two."""
     ranges = built(offsets)
     ranges.discard_below(below)
-    ranges._check()
+    ranges.check()
     assert {o for a, b in ranges for o in range(a, b)} == {o for o in offsets if o >= below}

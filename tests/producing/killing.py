@@ -159,7 +159,7 @@ class World:
 
     def is_open(self) -> bool:
         """Return whether a transaction is open, with records in it or not."""
-        return any(each._open is not None for each in self.kafka.transactional.values())
+        return any(each.under_way is not None for each in self.kafka.transactional.values())
 
     def violations(self) -> list[str]:
         """Return what is wrong now: results that are there twice, not at all, or that should not be."""

@@ -169,7 +169,7 @@ def test_a_comparison_writes_references(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.chdir(tmp_path)
     target, words = in_environment(tmp_path, monkeypatch)
     job = freeze(target, None, words, tmp_path / "job")
-    written = json.dumps([engines._source(spout) for spout in job.spouts], ensure_ascii=False)
+    written = json.dumps([engines.source_of(spout) for spout in job.spouts], ensure_ascii=False)
     assert "env:DOWNSPOUT_KAFKA_CLIENT_SASL_PLAIN_PASSWORD" in written
     told = [written, repr(job), repr(job.confs), repr(job.isolation("storm")), *job.options("local")]
     assert not [text for text in told if SECRET in text]

@@ -109,7 +109,7 @@ class Streams(RuleBasedStateMachine):
     @rule(files=st.none() | st.integers(1, 3), size=st.none() | st.integers(1, 4_000), again=st.booleans())
     def batch(self, files: int | None, size: int | None, again: bool) -> None:
         """One batch; maybe it is planned again, by another process, before it is read."""
-        self.follower._files_max, self.follower._bytes_max = files, size
+        self.follower.files_max, self.follower.bytes_max = files, size
         end = self.follower.latest(self.position)
         planned = self.follower.files(self.position, end)
         if files is not None:

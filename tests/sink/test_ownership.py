@@ -28,7 +28,7 @@ from tests.sink.support import write_rows
 @pytest.fixture(autouse=True)
 def said_again() -> None:
     """A warning is said once in a process: each test is one of its own."""
-    ownership._say.cache_clear()
+    ownership.say.cache_clear()
 
 
 @pytest.fixture

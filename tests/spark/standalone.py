@@ -23,6 +23,7 @@ from downspout.spark.cluster import submit
 from downspout.system import birth, python_name
 from downspout.system.java import for_spark, java
 from downspout.system.process import start_watchdog, stop_watchdog
+from tests.command import BASE_PYTHON
 
 ROOT = Path(__file__).resolve().parents[2]
 STARTED_S_MAX = 300.0
@@ -42,7 +43,7 @@ def spark_home(folder: Path) -> Path:
 
 def bare_environment(folder: Path) -> dict[str, str]:
     """Return the environment of a machine that has Java, Spark and a Python, and nothing of ours."""
-    base = Path(sys._base_executable).resolve()  # type: ignore[attr-defined]
+    base = Path(BASE_PYTHON).resolve()
     programs = folder / "bin"
     programs.mkdir(parents=True, exist_ok=True)
     name = f"python{sys.version_info[0]}.{sys.version_info[1]}"

@@ -287,7 +287,7 @@ def columns_of(query: InProcess, spout: str, piece: InputPartition) -> Iterator[
     for batch in StreamReader(parse_options(given, streaming=True)).read(piece):
         named = batch.append_column("spout", pa.array([spout] * batch.num_rows))
         yield from (named.slice(n, query.batch_rows) for n in range(0, named.num_rows, query.batch_rows))
-    fetch._idle.clear()  # another Kafka of the same name may come
+    fetch.idle.clear()  # another Kafka of the same name may come
 
 
 def send(kafka: FakeKafka, *values: str | None) -> None:

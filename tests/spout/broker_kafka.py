@@ -283,7 +283,8 @@ class BrokerKafka:
     def expire_members(self, group: str) -> None:
         """Throw all members out; each has learned it, by a heartbeat, when this returns."""
         self.group(group).expire_members()
-        mine = [driver for driver in self.live() if driver.spout._setup.group == group and driver.spout._setup.joins]
+        setups = [(driver, driver.spout.services.setup) for driver in self.live()]
+        mine = [driver for driver, setup in setups if setup.group == group and setup.joins]
         wait_until(lambda: all(driver.spout.session.consumer.rejoin_pending() for driver in mine))
 
     def rebalance(self, group: str) -> None:
@@ -345,10 +346,10 @@ class BrokerKafka:
 
         def was_tried() -> bool:
             driver.spout.next_tuple()
-            session, services = driver.spout.session, driver.spout._services
+            session, services = driver.spout.session, driver.spout.services
             if session is None or session.state is SessionState.DRAINING:
                 return True
-            return not services.commit_timer.due(driver.spout._now()) or self._faults_of_commits() != faults
+            return not services.commit_timer.due(driver.spout.services.now()) or self._faults_of_commits() != faults
 
         wait_until(was_tried)
 
@@ -378,7 +379,7 @@ class BrokerKafka:
         for driver in self._drivers:
             if driver.spout.session is not None:
                 driver.spout.session.consumer.close(leave_group=True)
-            driver.spout._dead_lettering.close()
+            driver.spout.services.dead_lettering.close()
         admin = self._stage.admin
         for group in [found["group_id"] for found in admin.list_groups()]:
             with contextlib.suppress(errors.KafkaError):

@@ -25,13 +25,13 @@ def has_joined(driver: Driver) -> bool:
 def at_rest(kafka: BrokerKafka, driver: Driver) -> bool:
     """Return whether calls will do nothing until the test does something: lets time pass, acks, or writes."""
     spout = driver.spout
-    now = spout._now()
+    now = spout.services.now()
     if spout.session is None:
         return True
     member = spout.session
     if member.state is SessionState.DRAINING or any(part.isolation.held_up for part in member.parts):
         return not _letters_move(kafka, driver, now)
-    if kafka.faults.pending() and any(p.waits(now) for p in (spout._services.poll_gate, spout._services.commit_gate)):
+    if kafka.faults.pending() and any(p.waits(now) for p in (spout.services.poll_gate, spout.services.commit_gate)):
         return True
     if not member.assignment.complete or member.consumer.rejoin_pending() or _letters_move(kafka, driver, now):
         return False
@@ -40,21 +40,21 @@ def at_rest(kafka: BrokerKafka, driver: Driver) -> bool:
 
 def _all_given_out(kafka: BrokerKafka, driver: Driver) -> bool:
     """Return whether each partition of the topics has an owner; by ``assign`` a task looks on its own timer."""
-    setup = driver.spout._setup
+    setup = driver.spout.services.setup
     if not setup.joins:
         return True
     pattern = re.compile(setup.settings["pattern"] or "")
     topics = setup.settings["topics"] or [name for name in kafka.topic_names() if pattern.fullmatch(name)]
     wanted = {tp for topic in topics for tp in kafka.partitions(topic)}
-    members = [member for member in kafka.live() if member.spout._setup.group == setup.group]
+    members = [member for member in kafka.live() if member.spout.services.setup.group == setup.group]
     return wanted == {tp for member in members for tp in member.spout.session.assignment.parts}
 
 
 def _letters_move(kafka: BrokerKafka, driver: Driver, now: int) -> bool:
     """Return whether the next calls will send dead letters, or hear of those that are on their way."""
-    dead_lettering = driver.spout._dead_lettering
+    dead_lettering = driver.spout.services.dead_lettering
     on_time = not (dead_lettering.out and kafka.acks_after_s)
-    return dead_lettering.busy and on_time and dead_lettering._not_before <= now
+    return dead_lettering.busy and on_time and dead_lettering.not_before <= now
 
 
 def _held_up(part: Partition, now: int) -> bool:
@@ -67,7 +67,7 @@ def _held_up(part: Partition, now: int) -> bool:
 def _may_read(kafka: BrokerKafka, driver: Driver, now: int) -> bool:
     """Return whether there is a record that the spout would read now and has not."""
     spout = driver.spout
-    limit = spout._settings["uncommitted_max"]
+    limit = spout.services.setup.settings["uncommitted_max"]
     open_parts = {tp: part for tp, part in spout.session.assignment.parts.items() if part.ledger.may_poll(limit, now)}
     open_parts = {tp: part for tp, part in open_parts.items() if not _held_up(part, now)}
     for part in open_parts.values():

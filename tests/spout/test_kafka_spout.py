@@ -251,7 +251,7 @@ def test_no_more_is_open_than_max_spout_pending(kafka: Kafka) -> None:
     driver.fail([1])
     driver.spout.ack_many([driver.last_id(2)])
     # Storm counts a chunk as one tuple, so it calls even if the limit, which is of records, is reached.
-    then = [3, 0, 0] if driver.spout._settings["emit"] == "chunk" else [3, 1, 1]
+    then = [3, 0, 0] if driver.spout.services.setup.settings["emit"] == "chunk" else [3, 1, 1]
     assert [len(driver.run(1)) for _ in range(3)] == then
 
 
@@ -337,8 +337,8 @@ def test_bad_settings_fail_in_spec(bad: dict[str, object]) -> None:
 def test_two_tasks_have_different_static_names(kafka: Kafka) -> None:
     """The instance id tells topology, component, task and member."""
     one, two = Driver(kafka), Driver(kafka, member=2)
-    assert one.spout._setup.instance == "shop.reader.0.1"
-    assert two.spout._setup.instance == "shop.reader.0.2"
+    assert one.spout.services.setup.instance == "shop.reader.0.1"
+    assert two.spout.services.setup.instance == "shop.reader.0.2"
 
 
 def test_the_same_member_twice_stops_the_older(kafka: Kafka) -> None:

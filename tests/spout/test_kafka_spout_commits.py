@@ -233,7 +233,7 @@ def test_too_much_metadata_is_made_less(kafka: Kafka, way: str) -> None:
     assert driver.commit_becomes(4)
     driver.run(2)
     assert (driver.figure("commits_failed"), heard) == (0, [({0: 4}, None)])
-    assert driver.spout._setup.identity.metadata_limit.bytes_max == 1024
+    assert driver.spout.services.setup.identity.metadata_limit.bytes_max == 1024
 
 
 @pytest.mark.parametrize("way", WAYS)

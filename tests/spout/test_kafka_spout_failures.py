@@ -198,7 +198,7 @@ def test_a_letter_that_cannot_be_written_holds_up_no_other(kafka: Kafka) -> None
 def test_after_a_failed_flush_each_record_is_still_lettered(kafka: Kafka, batches: list[int]) -> None:
     """A batch that fails is written again in small steps that grow; nothing is resolved before its own flush."""
     driver = Driver(kafka, retries_max=0, retry_delay_ms=0)
-    driver.spout._dead_lettering._backoff = Backoff(10_000, 10_000)
+    driver.spout.services.dead_lettering._backoff = Backoff(10_000, 10_000)
     driver.run()
     kafka.faults.fail_next("flush", errors.KafkaTimeoutError)
     driver.fail(range(10))

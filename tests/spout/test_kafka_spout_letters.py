@@ -205,7 +205,7 @@ def test_word_that_comes_in_time_resolves_nothing_of_a_lost_partition(kafka: Fak
         kafka.clock.sleep(0.1)
         driver.run(1)
     assert len(kafka.records(LETTERS)) == 1
-    assert (driver.figure("dead_lettered"), driver.spout._dead_lettering.busy) == (0, False)
+    assert (driver.figure("dead_lettered"), driver.spout.services.dead_lettering.busy) == (0, False)
 
 
 @pytest.mark.fake_only("on a broker nothing says when in a rebalance the letter becomes durable")
@@ -220,7 +220,7 @@ def test_letters_that_wait_are_not_written_for_a_lost_partition(kafka: FakeKafka
     kafka.clock.sleep(1)
     driver.run()
     assert (driver.offsets.count(4), len(kafka.records(LETTERS))) == (2, 0)
-    assert not driver.spout._dead_lettering.busy
+    assert not driver.spout.services.dead_lettering.busy
 
 
 def test_a_poll_ends_when_a_retry_is_due(kafka: Kafka, waits: list[int]) -> None:

@@ -173,7 +173,7 @@ def test_acks_find_their_topic_without_topic_ids() -> None:
         for topic in ("a", "b"):
             kafka.create_topic(topic, 1)
             fill(kafka, 3, topic=topic)
-            kafka._topics[topic].id = ""
+            kafka.topic(topic).id = ""
         driver = Driver(kafka, topics=["a", "b"], fields=["topic", "offset"])
         driver.run()
         for tup_id, values in driver.emitted:

@@ -271,17 +271,17 @@ def test_a_record_that_fails_alone_waits_for_its_retry(kafka: Kafka) -> None:
     driver.run()
     driver.fail([0])
     assert driver.run() == [1]
-    driver.spout.session.commit(driver.spout._now())
+    driver.spout.session.commit(driver.spout.services.now())
     assert told(kafka).alone == 1
     kafka.clock.sleep(61)
     assert driver.run() == []
     driver.ack([1])
-    driver.spout.session.commit(driver.spout._now())
+    driver.spout.session.commit(driver.spout.services.now())
     assert told(kafka).alone is None
     assert driver.run() == [0]
     assert told(kafka).alone == 0
     driver.ack([0])
-    driver.spout.session.commit(driver.spout._now())
+    driver.spout.session.commit(driver.spout.services.now())
     assert (driver.committed(), told(kafka).alone) == (2, None)
 
 

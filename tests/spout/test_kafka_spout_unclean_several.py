@@ -139,5 +139,5 @@ def test_a_commit_whose_answer_was_lost_is_said_again(kafka: Kafka) -> None:
     assert len(told_alone(kafka)) == 2
     assert len(driver.emitted) == 1
     kafka.clock.sleep(3)  # less than a session
-    assert driver.spout.session.commit(driver.spout._now())
+    assert driver.spout.session.commit(driver.spout.services.now())
     assert told_alone(kafka) == {int(tup_id.split("/")[3]): offset_of(tup_id)}

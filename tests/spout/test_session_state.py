@@ -15,7 +15,7 @@ def passed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Collect the states that the first session comes to."""
     states: list[str] = []
     first: list[GroupSession] = []
-    become = GroupSession._become
+    become = GroupSession.become
 
     def noted(self: GroupSession, state: SessionState) -> None:
         become(self, state)
@@ -23,7 +23,7 @@ def passed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         if self is first[0]:
             states.append(state.value)
 
-    monkeypatch.setattr(GroupSession, "_become", noted)
+    monkeypatch.setattr(GroupSession, "become", noted)
     return states
 
 

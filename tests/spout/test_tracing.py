@@ -144,8 +144,8 @@ def test_a_chunk_has_one_span(spans: InMemorySpanExporter) -> None:
 
 def test_links_have_a_limit(exporter: InMemorySpanExporter) -> None:
     """A chunk whose records were all sent in spans is linked to the first of them."""
-    assert len(tracing._links([[("traceparent", PARENT)]] * (LINKS_MAX + 5))) == LINKS_MAX
-    assert tracing._links([[("traceparent", b"00-no-span")], [("traceparent", b"\xff")], [("other", PARENT)]]) == []
+    assert len(tracing.links_of([[("traceparent", PARENT)]] * (LINKS_MAX + 5))) == LINKS_MAX
+    assert tracing.links_of([[("traceparent", b"00-no-span")], [("traceparent", b"\xff")], [("other", PARENT)]]) == []
 
 
 def test_what_has_no_answer_ends_with_the_spout(spans: InMemorySpanExporter) -> None:

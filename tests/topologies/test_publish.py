@@ -114,4 +114,4 @@ def test_flights_of_2013_are_kept_for_ever(kafka: Kafka, flights: Flights) -> No
     """The topic is made without retention by time, which would delete records that old at once."""
     publish(kafka, flights)
     assert TOPIC_CONFIG["retention.ms"] == "-1"
-    assert kafka._topics[TOPIC].config == TOPIC_CONFIG
+    assert kafka.topic(TOPIC).config == TOPIC_CONFIG

@@ -213,13 +213,13 @@ def test_somebody_comes_back_to_the_records_after_all_have_left() -> None:
 
 def test_who_ends_with_an_error_while_all_leave_stays_away(monkeypatch: pytest.MonkeyPatch) -> None:
     """A process that ends with an error while all leave is not started again."""
-    leave = Process._leave
+    leave = Process.leave
 
     def leave_with_an_error(process: Process) -> None:
         leave(process)
         raise BrokerError("it ended so")
 
-    monkeypatch.setattr(Process, "_leave", leave_with_an_error)
+    monkeypatch.setattr(Process, "leave", leave_with_an_error)
     plan = replace(draw(1), members=2, duration_s=20.0)
     plan.steps[:] = [Step(5.0, "records", size=3)]
     outcome = run_seed(orders, 1, plan=plan)

@@ -67,7 +67,7 @@ def test_memory_is_bounded() -> None:
     for second in range(1, 3 * 3_600):
         history.add(second, metrics(second, second))
     assert len(history.points) == 3_600
-    assert len(list(history._samples())) < 140
+    assert len(list(history.samples())) < 140
 
 
 def test_lag_in_time_is_how_long_ago_the_log_ended_at_the_commit() -> None:

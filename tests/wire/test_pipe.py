@@ -198,7 +198,7 @@ def test_a_thread_that_writes_while_the_reader_waits_is_heard_at_once() -> None:
         pipe = Pipe(reading, writing, threading.RLock(), threading.RLock())
         reader = threading.Thread(target=pipe.read)
         reader.start()
-        eventually(lambda: pipe._waits, every_s=0.001)
+        eventually(lambda: pipe.waits, every_s=0.001)
         pipe.write(b"from the timer")
         assert os.read(heard, 100) == b"from the timer\nend\n"
         os.write(feed, b"x\nend\n")

@@ -44,11 +44,12 @@ class Wire:
         def emit(values: Any, *args: Any, **kwargs: Any) -> Any:
             self.sent[task.name] += 1
             fields = task.outlets[kwargs.get("stream")].kind._fields
-            return local(self._over(list(values), fields), *args, **kwargs)
+            return local(self.over(list(values), fields), *args, **kwargs)
 
         task.instance.emit = emit
 
-    def _over(self, values: list[Any], fields: tuple[str, ...]) -> list[Any]:
+    def over(self, values: list[Any], fields: tuple[str, ...]) -> list[Any]:
+        """Return values as they are on the other side of the pipe."""
         data = self._encoder.encode({"command": "emit", "tuple": values})
         got: list[Any] = received(through_java(data))["tuple"]
         return [as_origin(value) if name == "origin" else value for name, value in zip(fields, got, strict=True)]
@@ -101,6 +102,6 @@ def test_word_count_makes_the_same_counts(bare_kafka: Kafka, tmp_path: Path, mon
 def test_identities_of_words_stay_origins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A bolt behind the wire gets an Origin, so what it makes of it is an identity as good as the local one."""
     wire = Wire(monkeypatch)
-    over = wire._over([Origin("lines", "", 0, 2**53 + 1).child("split", 3), "word"], ("origin", "word"))
+    over = wire.over([Origin("lines", "", 0, 2**53 + 1).child("split", 3), "word"], ("origin", "word"))
     assert over == [Origin("lines", "", 0, 2**53 + 1, "split.3"), "word"]
     assert type(over[0]) is Origin

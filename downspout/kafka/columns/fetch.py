@@ -63,20 +63,20 @@ def column_records(known: type[Any], tolerance: Tolerance | None = None) -> type
     class ColumnRecords(unpacked):
         """The records of one partition in one fetch."""
 
-        _piece: Piece | None = None
+        held: Piece | None = None
 
         def take(self, n: int | None = None) -> Sequence[Any] | Taken:
-            piece = self._piece or next(self.record_iterator, None)
+            piece = self.held or next(self.record_iterator, None)
             if piece is None:
                 return ()
             part, left = piece.columns[:n], piece.columns[len(piece.columns) if n is None else n :]
-            self._piece = piece._replace(columns=left) if len(left) else None
+            self.held = piece._replace(columns=left) if len(left) else None
             self.next_fetch_offset = int(part.offsets[-1]) + 1 if len(left) else piece.next_offset
             self.leader_epoch = piece.leader_epoch
             return Taken(part, n)
 
         def drain(self) -> None:
-            self._piece = None
+            self.held = None
             super().drain()
 
     return ColumnRecords

@@ -129,7 +129,7 @@ class Supervisor:
         self._clock = clock
         self._view = view
         self._log = log or logging.getLogger("downspout.run.workers")
-        self._slots = [Slot(number, Restarts(restarts_max)) for number in range(1, workers + 1)]
+        self.slots = [Slot(number, Restarts(restarts_max)) for number in range(1, workers + 1)]
         self._begun = clock.monotonic()
         self._ran_since: float | None = None
         self._reason: str | None = None
@@ -159,9 +159,9 @@ class Supervisor:
             DownspoutError: a worker has ended in a way that no restart mends. The others have drained.
         """
         with self._no_orphans():
-            for slot in self._slots:
+            for slot in self.slots:
                 self._begin(slot)
-            while any(slot.worker is not None or slot.due is not None for slot in self._slots):
+            while any(slot.worker is not None or slot.due is not None for slot in self.slots):
                 self._turn()
                 self._clock.sleep(LOOK_S)
         if self._error is not None:
@@ -173,9 +173,9 @@ class Supervisor:
     def metrics(self) -> RunMetrics:
         """Return what all workers have done so far."""
         now, bounds = self._clock.monotonic(), self._bounds
-        for slot in self._slots:
+        for slot in self.slots:
             slot.result.silent_s = None if slot.worker is None else now - slot.heard
-        reports = [WorkerReports(worker_result(slot.result, slot.reports), slot.reports) for slot in self._slots]
+        reports = [WorkerReports(worker_result(slot.result, slot.reports), slot.reports) for slot in self.slots]
         if bounds.for_s is not None:  # it counts from when the first worker ran, and what is shown from the start
             waited = (now if self._ran_since is None else self._ran_since) - self._begun
             bounds = replace(bounds, for_s=bounds.for_s + waited)
@@ -191,14 +191,14 @@ class Supervisor:
     @property
     def done(self) -> int:
         """How many trees are complete, as far as workers have reported."""
-        return sum(report.result.completed for slot in self._slots for report in slot.reports)
+        return sum(report.result.completed for slot in self.slots for report in slot.reports)
 
     # --- a look ---
 
     def _turn(self) -> None:
         """Look at each worker, then at the whole."""
         now = self._clock.monotonic()
-        for slot in self._slots:
+        for slot in self.slots:
             # First whether it is dead, then its messages: so all messages of a dead one are there.
             code = slot.worker.poll() if slot.worker is not None else None
             if slot.take(now) and self._ran_since is None:
@@ -295,7 +295,7 @@ class Supervisor:
         """Ask workers to end if the run is to end; a second time if it is to end at once."""
         if self._reason is None:
             return
-        for slot in self._slots:
+        for slot in self.slots:
             if slot.due is not None:
                 slot.due, slot.result.state = None, "died"
         while self._asked < self._wanted:
@@ -309,7 +309,7 @@ class Supervisor:
                 worker.kill()
 
     def _alive(self) -> Sequence[Worker]:
-        return [slot.worker for slot in self._slots if slot.worker is not None]
+        return [slot.worker for slot in self.slots if slot.worker is not None]
 
     @contextmanager
     def _no_orphans(self) -> Iterator[None]:

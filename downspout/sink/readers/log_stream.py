@@ -64,8 +64,8 @@ class Follower:
         self, directory: Path, files_max: int | None = None, bytes_max: int | None = None, disk: Storage | None = None
     ) -> None:
         self.directory = directory  # the sink's; it need not exist yet
-        self._files_max = files_max  # how many files a batch has at most; None: any number
-        self._bytes_max = bytes_max  # how many bytes they have at most, if it is more than one; None: any number
+        self.files_max = files_max  # how many files a batch has at most; None: any number
+        self.bytes_max = bytes_max  # how many bytes they have at most, if it is more than one; None: any number
         self._log = CommitLog(directory, disk)
         self._name = ""
         self._entries: dict[int, Entry] = {}
@@ -140,8 +140,8 @@ class Follower:
                 ) from error
 
     def _is_too_much(self, files: int, size: int) -> bool:
-        return (self._files_max is not None and files > self._files_max) or (
-            self._bytes_max is not None and size > self._bytes_max
+        return (self.files_max is not None and files > self.files_max) or (
+            self.bytes_max is not None and size > self.bytes_max
         )
 
     def _check(self, start: Position, head: Position) -> None:

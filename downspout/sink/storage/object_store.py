@@ -40,7 +40,7 @@ class ObjectStore:
     is_remote = True
 
     def __init__(self, client: Any, endpoint: str = "", *, large: Any = None) -> None:
-        self._client = client  # a store of ``obstore``, of the whole bucket
+        self.client = client  # a store of ``obstore``, of the whole bucket
         self._large = large or client  # the same with time for large objects
         self._endpoint = endpoint  # where it is, if not where its provider's stores are
 
@@ -73,7 +73,7 @@ class ObjectStore:
         import obstore
 
         # In one request: a multipart upload that is stopped leaves parts that are paid for and that no listing shows.
-        client = self._large if len(content) > LARGE else self._client
+        client = self._large if len(content) > LARGE else self.client
         self._request("put", path, lambda: obstore.put(client, _key(path), content, use_multipart=False))
 
     def _create(self, path: Path, content: bytes) -> None:
@@ -81,40 +81,38 @@ class ObjectStore:
         import obstore
 
         put = obstore.put
-        self._request(
-            "create", path, lambda: put(self._client, _key(path), content, mode="create", use_multipart=False)
-        )
+        self._request("create", path, lambda: put(self.client, _key(path), content, mode="create", use_multipart=False))
 
     def _copy(self, source: Path, target: Path) -> None:
         import obstore
 
-        self._request("copy", source, lambda: obstore.copy(self._client, _key(source), _key(target)))
+        self._request("copy", source, lambda: obstore.copy(self.client, _key(source), _key(target)))
 
     def remove(self, path: Path) -> None:
         """Remove an object that may be gone already."""
         import obstore
 
         with suppress(FileNotFoundError):  # Google's and Azure's stores say so, S3 does not
-            self._request("delete", path, lambda: obstore.delete(self._client, _key(path)))
+            self._request("delete", path, lambda: obstore.delete(self.client, _key(path)))
 
     def read(self, path: Path) -> bytes:
         """Return the content of an object."""
         import obstore
 
-        client = self._client if path.suffix == ".json" else self._large
+        client = self.client if path.suffix == ".json" else self._large
         return self._request("get", path, lambda: bytes(obstore.get(client, _key(path)).bytes()))
 
     def _head(self, path: Path) -> Any:
         import obstore
 
-        return self._request("head", path, lambda: obstore.head(self._client, _key(path)))
+        return self._request("head", path, lambda: obstore.head(self.client, _key(path)))
 
     def _list(self, folder: Path, after: str | None = None) -> Iterator[Any]:
         """Yield what a listing says of the objects below a folder, page by page."""
         import obstore
 
         failures = 0
-        pages = obstore.list(self._client, _key(folder), offset=after)
+        pages = obstore.list(self.client, _key(folder), offset=after)
         while True:
             try:
                 page = self._request("page", folder, lambda: next(pages))  # noqa: B023
@@ -123,7 +121,7 @@ class ObjectStore:
             except TornError:
                 if (failures := failures + 1) == ATTEMPTS:
                     raise
-                pages = obstore.list(self._client, _key(folder), offset=after)
+                pages = obstore.list(self.client, _key(folder), offset=after)
                 continue
             if page:
                 after, failures = page[-1]["path"], 0
@@ -134,7 +132,7 @@ class ObjectStore:
         """Return the keys of the objects and of the folders in a folder."""
         import obstore
 
-        listed = self._request("list", folder, lambda: obstore.list_with_delimiter(self._client, _key(folder)))
+        listed = self._request("list", folder, lambda: obstore.list_with_delimiter(self.client, _key(folder)))
         return [*listed["common_prefixes"], *(meta["path"] for meta in listed["objects"])]
 
     # --- made of them -----------------------------------------------------------------------------------

@@ -70,17 +70,17 @@ def check_executors(spark: SparkSession, modules: Sequence[str], path: Sequence[
     """
     check_pyspark()
     context = spark.sparkContext
-    look = _look((*LIBRARY, *modules), tuple(path))
-    here = Seen(*next(look(iter(()))))
+    ask = look_for((*LIBRARY, *modules), tuple(path))
+    here = Seen(*next(ask(iter(()))))
     if context.master.partition("[")[0] == "local":  # one executor, in the driver's JVM
-        seen = {Seen(*each) for each in _translated(context, lambda: _ask_locally(spark, look))}
+        seen = {Seen(*each) for each in _translated(context, lambda: _ask_locally(spark, ask))}
     else:
-        seen = _ask_all(context, look)
-    _judge(here, sorted(seen, key=str))
+        seen = _ask_all(context, ask)
+    judge(here, sorted(seen, key=str))
     return len(seen)
 
 
-def _look(modules: tuple[str, ...], places: tuple[str, ...] = ()) -> Look:
+def look_for(modules: tuple[str, ...], places: tuple[str, ...] = ()) -> Look:
     """Return the function that executors run. It may use nothing of this module: they need not have it."""
     ours = tuple(module for module in modules if module.partition(".")[0] == "downspout")
     theirs = tuple(module for module in modules if module not in ours)
@@ -154,13 +154,13 @@ def _translated(context: SparkContext, ask: Callable[[], list[Answer]]) -> list[
     try:
         return ask()
     except (Py4JJavaError, PySparkException) as error:
-        raise _no_python(str(error), context.pythonExec) from error
+        raise no_python(str(error), context.pythonExec) from error
 
 
-def _no_python(said: str, wanted: str) -> MissingExtraError | PassingError:
+def no_python(said: str, wanted: str) -> MissingExtraError | PassingError:
     """Say why a Python does not run there.
 
-    >>> print(_no_python('java.io.IOException: Cannot run program "python3.11": error=2, No such file', "python3.11"))
+    >>> print(no_python('java.io.IOException: Cannot run program "python3.11": error=2, No such file', "python3.11"))
     Executors cannot start python3.11: error=2, No such file. Try: the same Python, 3.x for 3.x, on every worker; \
 `--python NAME` says what it is called there
     """
@@ -193,7 +193,7 @@ def _own_words(said: str) -> tuple[str, str] | None:
     return None
 
 
-def _judge(here: Seen, seen: Sequence[Seen]) -> None:
+def judge(here: Seen, seen: Sequence[Seen]) -> None:
     """Raise the first of what is wrong: with the driver, then with executors, by module."""
     for module, reason in here.missing.items():
         raise MissingExtraError(

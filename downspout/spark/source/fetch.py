@@ -47,7 +47,7 @@ DAMAGED_CURE = (
 
 log = logging.getLogger("downspout.spark")
 
-_idle: dict[str, ConsumerPort] = {}
+idle: dict[str, ConsumerPort] = {}
 """Consumers between two ranges, by what they were made with. One process runs one task at a time."""
 
 
@@ -63,7 +63,7 @@ def read_range(options: SourceOptions, wanted: OffsetRange, skipped: Skipped = (
         return
     wanted = OffsetRange.of(wanted.where, parts[0][0], parts[-1][1])
     key = f"{options.bootstrap} {sorted(options.client.items())} {options.limits} {options.unreadable}"
-    consumer = _idle.pop(key, None) or _connect(options)
+    consumer = idle.pop(key, None) or _connect(options)
     is_sound = False
     try:
         yield from _Reading(options, consumer, wanted, sieve).batches()
@@ -77,8 +77,8 @@ def read_range(options: SourceOptions, wanted: OffsetRange, skipped: Skipped = (
             raise UnreadableError(str(error.args[0]), cure=TOO_LARGE_CURE if is_large else DAMAGED_CURE) from error
         raise BrokerError(f"{wanted}: {type(error).__name__}: {error}", cure="look at the broker's log") from error
     finally:
-        if is_sound and key not in _idle:
-            _idle[key] = consumer
+        if is_sound and key not in idle:
+            idle[key] = consumer
         else:
             consumer.close()
 

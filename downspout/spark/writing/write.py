@@ -48,7 +48,7 @@ SETTINGS = {
 }
 
 # Producers between two tasks, by what they were made with. One process runs one task at a time.
-_idle: dict[str, ProducerPort] = {}
+idle: dict[str, ProducerPort] = {}
 
 
 @dataclass(frozen=True)
@@ -68,14 +68,14 @@ def write_rows(options: SinkOptions, task: Task, batches: Iterable[pa.RecordBatc
         BrokerError: brokers do not answer, or take nothing from this client.
     """
     key = f"{options.bootstrap} {sorted(options.client.items())} {options.partitioner}"
-    producer = _idle.pop(key, None) or _connect(options)
+    producer = idle.pop(key, None) or _connect(options)
     is_sound = False
     try:
         count = _Writing(options, task, producer).write(batches)
         is_sound = True
     finally:
-        if is_sound and key not in _idle:
-            _idle[key] = producer
+        if is_sound and key not in idle:
+            idle[key] = producer
         else:
             producer.close()  # takes 5 s at most, and leaves no thread behind
     return count

@@ -50,11 +50,11 @@ class _Writes:
         """Write the rows of one task, on an executor; brokers have them when this returns."""
         context = TaskContext.get()
         assert context is not None
-        batch, run = self._ids(context)
+        batch, run = self.ids(context)
         task = Task(batch, f"{run}/{context.taskAttemptId()}", context.partitionId())
         return Written(write_rows(self._options, task, iterator))
 
-    def _ids(self, context: TaskContext) -> tuple[str, str]:
+    def ids(self, context: TaskContext) -> tuple[str, str]:
         """Return the ids of the batch, and of the run that writes it."""
         return self._options.batch or self._id, self._id
 
@@ -66,7 +66,8 @@ class BatchWriter(_Writes, DataSourceArrowWriter):
 class StreamWriter(_Writes, DataSourceStreamArrowWriter):
     """``df.writeStream``: one micro-batch after the other."""
 
-    def _ids(self, context: TaskContext) -> tuple[str, str]:
+    def ids(self, context: TaskContext) -> tuple[str, str]:
+        """Return the ids of the query's batch, and of the run."""
         query, number, run = (context.getLocalProperty(name) for name in (QUERY_ID, BATCH_ID, RUN_ID))
         if query is None or number is None:
             # Two batches with one id would have repeats where there are none; with an id for each task, none is found.

@@ -133,7 +133,8 @@ class GroupSession:
         """Return whether a hand-over, a transaction's end, a search or a death to make up for waits for acks."""
         return self.state is SessionState.DRAINING or self.ends_transaction or self.hurries(now)
 
-    def _become(self, state: SessionState) -> None:
+    def become(self, state: SessionState) -> None:
+        """Go to another state, which the table allows."""
         assert state in TRANSITIONS[self.state], f"{self.state} cannot become {state}"
         self.state = state
 
@@ -162,7 +163,7 @@ class GroupSession:
             if self.bounds is not None:
                 self.bounds.bound(self.consumer, assignment.parts)
             if self.state is SessionState.JOINING and assignment.complete:
-                self._become(SessionState.RUNNING)
+                self.become(SessionState.RUNNING)
                 services.hooks.reassigned(frozenset(assignment.parts))
         except errors.UnstableOffsetCommitError as error:
             services.poll_gate.record_error(self._why_held(error), services.now())
@@ -204,7 +205,7 @@ class GroupSession:
         if self._services.transactions is not None:
             self._services.transactions.reset(self)
         if self.state is SessionState.RUNNING:
-            self._become(SessionState.JOINING)
+            self.become(SessionState.JOINING)
         self.turns.clear()
         for part in self.assignment.parts.values():
             part.cursor.put_back(self.consumer)
@@ -215,7 +216,7 @@ class GroupSession:
         self.assignment.restart({tp: (point, metadata) for tp, (_, point, metadata, _) in due.items()})
         self.turns.clear()
         if self.state is SessionState.RUNNING:
-            self._become(SessionState.JOINING)
+            self.become(SessionState.JOINING)
 
     @property
     def metrics(self) -> SpoutMetrics:
@@ -249,13 +250,13 @@ class GroupSession:
             if self.state in HANDING_OVER:
                 self._end_hand_over()
         elif self.state not in HANDING_OVER:
-            self._become(SessionState.DRAINING)
+            self.become(SessionState.DRAINING)
             self._drain_until = now + self._services.setup.settings["drain_ms_max"]
             self.put_back()
         # Drained, or out of time, the session commits, and polls from then on, but for no records: that lets the join
         # complete. What is not acked by now goes to the next owner.
         if self.state is SessionState.DRAINING and self._is_drained(now):
-            self._become(SessionState.HANDED_OVER)
+            self.become(SessionState.HANDED_OVER)
         return self.state
 
     def _is_drained(self, now: int) -> bool:
@@ -269,7 +270,7 @@ class GroupSession:
 
     def _end_hand_over(self) -> None:
         """The rebalance is over: what has stayed with us was handed over by its last commit, so commit it anew."""
-        self._become(SessionState.JOINING)
+        self.become(SessionState.JOINING)
         self._commit_next()
 
     # --- what is committed ---
@@ -392,7 +393,7 @@ class GroupSession:
 
     def close(self) -> None:
         """Leave the group: others get the partitions at once."""
-        self._become(SessionState.LEFT)
+        self.become(SessionState.LEFT)
         try:
             self.consumer.close(leave_group=True)
         except errors.KafkaError as error:

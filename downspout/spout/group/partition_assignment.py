@@ -69,7 +69,7 @@ class PartitionAssignment:
         self._settings = settings
         self._log = log
         self._loss = DataLoss(settings["on_data_loss"], settings["start"], metrics, log)
-        self._epochs: AssignmentEpochs[TopicPartition] = AssignmentEpochs(last_epoch)
+        self.epochs: AssignmentEpochs[TopicPartition] = AssignmentEpochs(last_epoch)
         self._bounds = bounds
         self._aside: dict[TopicPartition, Partition] = {}
         self._earlier: dict[TopicPartition, Earlier] = {}  # Of partitions that are not ours any more, or not yet again
@@ -89,7 +89,7 @@ class PartitionAssignment:
     @property
     def last_epoch(self) -> int:
         """Return the latest epoch."""
-        return self._epochs.last_epoch
+        return self.epochs.last_epoch
 
     @property
     def complete(self) -> bool:
@@ -98,10 +98,10 @@ class PartitionAssignment:
             return False
         # In the middle of a rebalance, when all is revoked and nothing is assigned yet, it is not complete. A
         # cooperative member that gets nothing, and had nothing, gets no callback: having joined is enough.
-        if self._epochs.aside and self._consumer.rejoin_pending():
+        if self.epochs.aside and self._consumer.rejoin_pending():
             return False
         joins = self._settings["mode"] == "subscribe"
-        return self._epochs.arrived or (joins and not self._consumer.rejoin_pending())
+        return self.epochs.arrived or (joins and not self._consumer.rejoin_pending())
 
     @property
     def started(self) -> bool:
@@ -120,7 +120,7 @@ class PartitionAssignment:
             attempted: commits that were begun; whether they were made is not known.
         """
         for tp, part in [*self.parts.items(), *self._aside.items()]:
-            if tp not in self._epochs.owned:
+            if tp not in self.epochs.owned:
                 self._forget(tp)
                 continue
             self._begin_again(tp)
@@ -145,11 +145,11 @@ class PartitionAssignment:
             facts.append(self.listener.facts.popleft())
         if not facts:
             return False
-        changes = self._epochs.apply(facts)
+        changes = self.epochs.apply(facts)
         # In one order each time, so that partitions have their turns in one order: a run can be repeated.
         for tp in sorted(changes.forgotten):
             self._forget(tp)
-        for tp in (*sorted(self._epochs.aside), *sorted(changes.returned)):
+        for tp in (*sorted(self.epochs.aside), *sorted(changes.returned)):
             if tp in self.parts:
                 self._aside[tp] = self.parts.pop(tp)
         for tp in sorted(changes.gained):
@@ -159,10 +159,10 @@ class PartitionAssignment:
         self._unverified |= changes.returned & self._aside.keys()
         for tp in sorted(changes.returned - self._aside.keys()):
             # What we knew of it was dropped with its transaction: late acks of that epoch must not count in this one.
-            self._epochs.renew(tp)
+            self.epochs.renew(tp)
             self._unstarted.add(tp)
-        self._unstarted &= set(self._epochs.owned)
-        self._unverified &= set(self._epochs.owned)
+        self._unstarted &= set(self.epochs.owned)
+        self._unverified &= set(self.epochs.owned)
         return True
 
     def start_partitions(self) -> set[TopicPartition]:
@@ -278,7 +278,7 @@ class PartitionAssignment:
             if (part := holder.get(tp)) is not None:
                 part.cursor.skip_all()  # what still refers to it finds nothing to emit
         self._forget(tp)
-        self._epochs.renew(tp)
+        self.epochs.renew(tp)
         self._consumer.pause([tp])
         self._unstarted.add(tp)
 
@@ -335,7 +335,7 @@ class PartitionAssignment:
         part = Partition(
             tp=tp,
             topic_id=topic_id,
-            epoch=self._epochs.epoch(tp),
+            epoch=self.epochs.epoch(tp),
             ledger=ledger,
             cursor=cursor,
             retry_cache=RetryCache(settings["retry_cache_bytes"]),
@@ -376,7 +376,7 @@ class PartitionAssignment:
         start = self._loss.restart(part.tp, max(part.cursor.reading, part.ledger.next), begin, end)
         tp, commit = part.tp, part.commits.last
         self._forget(tp)
-        self._epochs.renew(tp)
+        self.epochs.renew(tp)
         known = None if commit is None else OffsetAndMetadata(*commit, -1)
         self._start(tp, part.topic_id, Beginning(PartitionLedger(start, self._backoff)), known)
         if self._bounds is not None:

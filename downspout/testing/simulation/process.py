@@ -125,7 +125,7 @@ class Process:
             self.note("starts")
             self._or_wind_up(self.engine.start)
         elif self.leaving:
-            self._leave()
+            self.leave()
         else:
             self._or_wind_up(self.engine.round)
 
@@ -137,7 +137,7 @@ class Process:
             self.engine.wind_up(quietly=True)
             raise
 
-    def _leave(self) -> None:
+    def leave(self) -> None:
         """End in order; that may take long, so others have their turns whenever it waits."""
         self.note("leaves")
         self.engine.stop()

@@ -340,7 +340,7 @@ def test_a_long_life_is_no_death_in_a_row() -> None:
     crew = Crew([*lives, through(3, 1)], restarts_max=1, until="end")
     result = crew.run()
     assert (result.reason, result.workers[0].restarts, result.completed) == ("end", 10, 10 * 7 + 1)
-    assert len(crew.supervisor._slots[0].reports) == 2, "what is kept does not grow with the number of lives"
+    assert len(crew.supervisor.slots[0].reports) == 2, "what is kept does not grow with the number of lives"
 
 
 def test_silence_is_counted_from_the_last_report() -> None:

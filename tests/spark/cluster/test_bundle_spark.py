@@ -14,6 +14,7 @@ import pytest
 from downspout.cli import main
 from downspout.errors import ConfigError, MissingExtraError
 from downspout.spark.cluster import bundle
+from tests.command import BASE_PYTHON
 
 
 class Nothing:
@@ -80,7 +81,7 @@ def test_a_bare_python_imports_all_of_it(project: Path, monkeypatch: pytest.Monk
         "print(downspout.__file__, importlib.util.find_spec('pyspark'))"
     )
     bare = {"PATH": "/usr/bin:/bin", "PYTHONPATH": bundle.EXECUTOR_PATH}
-    python = [sys._base_executable, "-s", "-P", "-c", code]  # type: ignore[attr-defined]
+    python = [BASE_PYTHON, "-s", "-P", "-c", code]
     said = subprocess.run(python, env=bare, cwd=elsewhere, capture_output=True, text=True, check=False)
     assert said.stdout == f"{elsewhere}/environment/downspout/__init__.py None\n", said.stderr
     readme = (elsewhere / bundle.FOLDER / "README").read_text(encoding="utf-8")

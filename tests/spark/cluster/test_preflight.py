@@ -69,13 +69,13 @@ def test_a_module_that_ends_the_process_is_a_module_that_cannot_be_imported(
 
 def test_executors_that_are_like_the_driver_are_fine() -> None:
     """The same modules with the same sources are no error."""
-    preflight._judge(HERE, [executor("a"), executor("b")])
+    preflight.judge(HERE, [executor("a"), executor("b")])
 
 
 def test_an_executor_with_other_sources_is_named() -> None:
     """An archive of yesterday is an error that names the module and one of the executors, and counts the others."""
     with pytest.raises(MissingExtraError) as caught:
-        preflight._judge(HERE, [executor("a"), executor("b", **{"bolts.a": "3"}), executor("c", **{"bolts.a": "3"})])
+        preflight.judge(HERE, [executor("a"), executor("b", **{"bolts.a": "3"}), executor("c", **{"bolts.a": "3"})])
     expected = "on b (/executor/0, /usr/bin/python3.11), like 1 other, has another bolts.a than the driver"
     assert expected in str(caught.value)
 
@@ -83,8 +83,8 @@ def test_an_executor_with_other_sources_is_named() -> None:
 def test_a_module_without_source_is_not_compared() -> None:
     """Where one side has no source of a module (an extension, a zip file) there is nothing to compare."""
     bare = Seen("a", "/executor/0", "python3.11", {}, {"downspout": "1"})
-    preflight._judge(HERE, [bare])
-    preflight._judge(bare, [executor("b")])
+    preflight.judge(HERE, [bare])
+    preflight.judge(bare, [executor("b")])
 
 
 def test_the_digest_is_of_names_and_sources(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -96,7 +96,7 @@ def test_the_digest_is_of_names_and_sources(tmp_path: Path, monkeypatch: pytest.
     monkeypatch.syspath_prepend(tmp_path)
 
     def digest(name: str = package.name) -> str:
-        found = Seen(*next(preflight._look((name,))(iter(()))))
+        found = Seen(*next(preflight.look_for((name,))(iter(()))))
         return found.digests[name]
 
     first, module = digest(), digest(f"{package.name}.one")
@@ -129,7 +129,7 @@ def test_the_digest_is_of_names_and_sources(tmp_path: Path, monkeypatch: pytest.
 )
 def test_a_python_that_will_not_do_is_told_from_what_spark_says(said: str, expected: str) -> None:
     """No interpreter, one of another version, and one that cannot be Spark's worker have each a sentence."""
-    error = preflight._no_python(said, "python3.11")
+    error = preflight.no_python(said, "python3.11")
     assert error.message == expected
     assert str(error.cure).startswith(preflight.PYTHON_CURE)
 
@@ -163,7 +163,7 @@ FRAMES = "\n\tat org.apache.spark.api.python.X.run(X.scala:1)\n\tat java.base/ja
 )  # fmt: skip
 def test_the_reason_is_never_a_stack_frame(said: str, reason: str, cure: str) -> None:
     """Why a worker does not run is said in its own words, or by the error's line, and what to do fits the reason."""
-    error = preflight._no_python(said, "python3")
+    error = preflight.no_python(said, "python3")
     assert error.message == f"python3 does not run as Spark's worker on an executor: {reason}"
     assert cure in str(error.cure)
 
@@ -178,4 +178,4 @@ def test_the_reason_is_never_a_stack_frame(said: str, reason: str, cure: str) ->
 )
 def test_a_python_that_is_late_or_died_without_a_word_is_tried_again(said: str) -> None:
     """It is no missing package: another try may do."""
-    assert isinstance(preflight._no_python(ABORTED + said + FRAMES, "python3"), PassingError)
+    assert isinstance(preflight.no_python(ABORTED + said + FRAMES, "python3"), PassingError)

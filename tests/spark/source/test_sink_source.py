@@ -88,7 +88,7 @@ def test_links_are_made_once_and_removed(spark: SparkSession, words: Words) -> N
     frame = read_sink(spark, words.directory)
     (second,) = (path for path in top.iterdir() if path.name != ".swept")
     assert numbers(frame) == [1]
-    read._remove_snapshots()
+    read.remove_snapshots()
     assert not second.exists()
 
 

@@ -31,7 +31,7 @@ def kafka() -> Iterator[FakeKafka]:
     """A Kafka of the test's own."""
     with FakeKafka(f"fetch-{next(_number)}") as fake:
         yield fake
-    fetch._idle.clear()
+    fetch.idle.clear()
 
 
 def options_of(fake: FakeKafka, **given: str) -> SourceOptions:
@@ -81,7 +81,7 @@ def test_ranges_yield_every_record_once(
         left_out = {offset for start, stop in skipped for offset in range(start, stop)}
         found = [offset for start, stop in pairwise(places) for offset in offsets(fake, start, stop, skipped)]
         assert found == [offset for offset in seen if offset not in left_out]
-        fetch._idle.clear()
+        fetch.idle.clear()
 
 
 def test_columns_are_those_of_the_connector(kafka: FakeKafka) -> None:
@@ -159,7 +159,7 @@ def test_a_consumer_that_failed_is_not_used_again(kafka: FakeKafka) -> None:
     kafka.faults.fail_next("poll", errors.TopicAuthorizationFailedError("t"))
     with pytest.raises(BrokerError, match=r"t\[0\]@0\.\.1: TopicAuthorizationFailedError"):
         offsets(kafka, 0, 1)
-    assert not fetch._idle
+    assert not fetch.idle
     assert offsets(kafka, 0, 1) == [0]
 
 

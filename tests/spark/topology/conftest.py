@@ -22,7 +22,7 @@ def kafka() -> Iterator[FakeKafka]:
     """A Kafka with the topic that all topologies here read."""
     with FakeKafka("stages") as made:
         made.create_topic("lines", 2)
-        fetch._idle.clear()  # a test that raised in a batch has left a consumer of the last Kafka of this name
+        fetch.idle.clear()  # a test that raised in a batch has left a consumer of the last Kafka of this name
         yield made
 
 

@@ -152,6 +152,6 @@ class Context:
 def test_batches_never_share_an_id() -> None:
     """A micro-batch is named after query and number; where Spark names neither, each task has a batch of its own."""
     stream: Any = StreamWriter(parse(streaming=True))
-    assert stream._ids(Context(queryId="q", batchId="7", id="run")) == ("q/7", "run")
-    batches = {stream._ids(Context())[0] for _ in range(3)}
+    assert stream.ids(Context(queryId="q", batchId="7", id="run")) == ("q/7", "run")
+    batches = {stream.ids(Context())[0] for _ in range(3)}
     assert len(batches) == 3

@@ -23,7 +23,7 @@ TASK = Task("query/7", "run/3", 2)
 @pytest.fixture
 def kafka() -> Iterator[FakeKafka]:
     """A Kafka with a topic of two partitions; no producer is left from before."""
-    write._idle.clear()
+    write.idle.clear()
     with FakeKafka("sink") as made:
         made.create_topic("t", 2)
         yield made
@@ -111,7 +111,7 @@ def test_a_row_that_cannot_be_written(kafka: FakeKafka, columns: Any, options: d
     with pytest.raises(RecordError, match=said):
         put(kafka, columns, **options)
     assert len(closed) == 1
-    assert not write._idle
+    assert not write.idle
 
 
 def closing(kafka: FakeKafka) -> list[Any]:
@@ -163,5 +163,5 @@ def test_a_producer_is_kept_for_the_next_task(kafka: FakeKafka) -> None:
     for _ in range(3):
         put(kafka, {"value": ["a"]})
     put(kafka, {"value": ["a"]}, **{"kafka.acks": "1"})
-    assert len(write._idle) == 2
+    assert len(write.idle) == 2
     assert closed == []
