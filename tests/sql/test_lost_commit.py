@@ -227,15 +227,15 @@ def test_a_writer_that_is_frozen_in_its_transaction_stops_nobody(
     frozen, healthy = make(served), make(served, task_id=4, sql__lock_wait_s=0.2)
     process(frozen, tup(0))
     wait(healthy, 0)
-    real = frozen.writer._insert_rows
+    real = frozen.writer.insert_rows
 
     def stand_still(rows: Any, places: Any) -> None:
-        frozen.writer._insert_rows = real
+        frozen.writer.insert_rows = real
         healthy.process(tup(2, "c"))
         freeze(frozen.writer.database, lambda: eventually(lambda: wait(healthy, 5) or healthy.acked, every_s=0.1))
         real(rows, places)
 
-    frozen.writer._insert_rows = stand_still
+    frozen.writer.insert_rows = stand_still
     process(frozen, tup(1, "b"))
     wait(frozen, 5)
     assert healthy.acked == ["2"]

@@ -18,6 +18,7 @@ from downspout.errors import ConfigError
 from downspout.export import server
 from downspout.export.server import listen
 from downspout.testing import FakeKafka
+from downspout.web.page import STATIC
 from spouts.kafka import KafkaSpout
 from tests.command import PYTHON_CODE, cli
 from tests.web.running import FOR_EVER, GROUP, SCRIPT, TOPIC, WAIT_S, CheckBolt, Running, running, shop
@@ -264,7 +265,7 @@ def test_a_run_without_ui_imports_nothing_of_it() -> None:
 
 def test_no_script_of_the_page_takes_text_for_markup() -> None:
     """Each way to do so is missing in all of them, so what a record or an error says stays text in every panel."""
-    scripts = [path for path in server.STATIC.rglob("*.js") if path.parent.name != "vendor"]
+    scripts = [path for path in STATIC.rglob("*.js") if path.parent.name != "vendor"]
     assert len(scripts) >= 5
     for path in scripts:
         assert not MARKUP.search(path.read_text(encoding="utf-8")), path.name
