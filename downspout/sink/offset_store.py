@@ -108,14 +108,14 @@ class DirectoryStore:
             while True:
                 number, state = self._read()
                 result = change(state)
-                if self._put(number + 1, state):
+                if self.put(number + 1, state):
                     return result
         except OSError as error:
             raise self._error(error) from error
 
     # --- files ------------------------------------------------------------------------------------------
 
-    def _put(self, number: int, state: State) -> bool:
+    def put(self, number: int, state: State) -> bool:
         """Create a file; return whether it is there, and counts."""
         # The token makes each file one that nobody else would write.
         document = {"format": FORMAT, "token": uuid.uuid4().hex, "offsets": [[*tp, *state[tp]] for tp in sorted(state)]}

@@ -66,13 +66,13 @@ def test_a_full_disk_stores_nothing(tmp_path: Path) -> None:
     """Where the disk is full the whole transaction is undone, and the error says what to do; with room it goes on."""
     store: Any = open_state_store(f"sqlite:///{tmp_path}/state.db", MINE)
     put(store, Attempt(1, 0), {THE: [1, 1, None]})
-    (pages,) = store._database.run("PRAGMA page_count")[0]
-    store._database.run(f"PRAGMA max_page_count = {pages}")
+    (pages,) = store.database.run("PRAGMA page_count")[0]
+    store.database.run(f"PRAGMA max_page_count = {pages}")
     many = {(f"{'x' * 400}{number}",): [2, number, None] for number in range(200)}
     with pytest.raises(BatchStoreError, match=r"full.*free the disk"):
         put(store, Attempt(2, 0), {THE: [2, 2, 1], **many})
     assert store.read_all() == {THE: [1, 1, None]}
-    store._database.run("PRAGMA max_page_count = 100000")
+    store.database.run("PRAGMA max_page_count = 100000")
     put(store, Attempt(2, 1), {THE: [2, 2, 1], **many})
     assert len(store.read_all()) == 201
     store.close()

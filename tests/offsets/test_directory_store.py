@@ -55,7 +55,7 @@ def test_a_process_that_was_paused_for_long_changes_nothing_unseen(
     monkeypatch.setattr(offset_store, "KEPT", 5)
     slow, quick = DirectoryStore(tmp_path, "g"), DirectoryStore(tmp_path, "g")
     mine, others = slow.claim([P0])[P0].epoch, quick.claim([P1])[P1].epoch
-    real, paused = slow._put, []
+    real, paused = slow.put, []
 
     def put(number: int, state: Any) -> bool:
         if not paused:
@@ -64,7 +64,7 @@ def test_a_process_that_was_paused_for_long_changes_nothing_unseen(
                 quick.store({P1: StoredOffset(offset, "", others)})
         return real(number, state)
 
-    monkeypatch.setattr(slow, "_put", put)
+    monkeypatch.setattr(slow, "put", put)
     slow.store({P0: StoredOffset(7, "", mine)})
     assert {tp: stored.offset for tp, stored in quick.list().items()} == {P0: 7, P1: 19}
 

@@ -94,7 +94,7 @@ class SqlState:
 
     def __init__(self, database: Database, context: StateContext) -> None:
         self.location = database.location
-        self._database, self._context = database, context
+        self.database, self._context = database, context
         mark = database.mark
         self._add = (
             f"INSERT INTO {STATES} (state, owner, kind, txid, first_attempt, attempt) "
@@ -114,36 +114,36 @@ class SqlState:
         """Make the tables and the state's row where they are missing; raise where the state is another's."""
         context = self._context
         with self._errors():
-            create_tables(self._database, CREATE)
-            with transaction(self._database):
-                self._database.run(self._add, (context.name, context.owner, context.kind.value))
-                self._check(self._database.run(self._look, (context.name,)), None)
+            create_tables(self.database, CREATE)
+            with transaction(self.database):
+                self.database.run(self._add, (context.name, context.owner, context.kind.value))
+                self._check(self.database.run(self._look, (context.name,)), None)
                 self._check_meaning()
 
     def _check_meaning(self) -> None:
         """Write down what keys and values are, and compare with what was written down before."""
-        context, mark = self._context, self._database.mark
+        context, mark = self._context, self.database.mark
         if not context.meaning:
             return
-        self._database.run(
+        self.database.run(
             f"INSERT INTO {MEANINGS} (state, meaning) VALUES ({mark}, {mark}) ON CONFLICT (state) DO NOTHING",
             (context.name, context.meaning),
         )
-        found = self._database.run(f"SELECT meaning FROM {MEANINGS} WHERE state = {mark}", (context.name,))
+        found = self.database.run(f"SELECT meaning FROM {MEANINGS} WHERE state = {mark}", (context.name,))
         check_meaning(f"{self.location}: state {context.name}", found[0][0], context.meaning)
 
     @contextmanager
     def transaction(self, attempt: Attempt) -> Iterator[SqlStateTransaction]:
         """Begin an attempt, and store what the block writes."""
         txid, number, context = *attempt, self._context
-        with self._errors(), transaction(self._database):
+        with self._errors(), transaction(self.database):
             if context.kind is StateKind.NON_TRANSACTIONAL:
-                self._database.run(self._note, (txid, context.name))
+                self.database.run(self._note, (txid, context.name))
             else:
                 values = (txid, number, txid, number, context.name, context.owner, txid, txid, number)
-                self._database.run(self._begin, values)
-            first = self._check(self._database.run(self._look + self._lock, (context.name,)), attempt)
-            yield SqlStateTransaction(self._database, context, attempt, is_replay=number > first)
+                self.database.run(self._begin, values)
+            first = self._check(self.database.run(self._look + self._lock, (context.name,)), attempt)
+            yield SqlStateTransaction(self.database, context, attempt, is_replay=number > first)
 
     def _check(self, rows: list[tuple[Any, ...]], attempt: Attempt | None) -> int:
         """Return the first attempt of this transaction; raise where the state is not ours to change."""
@@ -174,24 +174,24 @@ class SqlState:
     def newest(self) -> int | None:
         """Return the last transaction that was applied; of a state without transactions, the first."""
         with self._errors():
-            rows = self._database.run(self._look, (self._context.name,))
+            rows = self.database.run(self._look, (self._context.name,))
         return int(rows[0][2]) if rows and rows[0][2] >= 0 else None
 
     def read_all(self) -> Mapping[Key, Any]:
         """Return all keys."""
         with self._errors():
-            return self._parsed(self._database.run(self._list, (self._context.name,)))
+            return self._parsed(self.database.run(self._list, (self._context.name,)))
 
     def _parsed(self, rows: Iterable[tuple[Any, ...]]) -> dict[Key, Any]:
         return parsed(f"{self.location}: state {self._context.name}", rows)
 
     def close(self) -> None:
         """Release the connection."""
-        self._database.close()
+        self.database.close()
 
     @contextmanager
     def _errors(self) -> Iterator[None]:
-        with _errors(), told(self._database, f"state {self._context.name}"):
+        with _errors(), told(self.database, f"state {self._context.name}"):
             yield
 
 
@@ -199,13 +199,13 @@ class SqlStateTransaction:
     """See :class:`~downspout.batches.stores.StateTransaction`."""
 
     def __init__(self, database: Database, context: StateContext, attempt: Attempt, *, is_replay: bool) -> None:
-        self._database, self._state, self._attempt, self._is_replay = database, context.name, attempt, is_replay
+        self.database, self._state, self._attempt, self._is_replay = database, context.name, attempt, is_replay
         self._where = f"{database.location}: state {context.name}"
         self._texts: dict[Key, str] = {}  # of the keys that were read: most are written too
 
     def read(self, keys: Collection[Key]) -> Mapping[Key, Any]:
         """Return the stored form of each key that is there."""
-        mark, found = self._database.mark, dict[Key, Any]()
+        mark, found = self.database.mark, dict[Key, Any]()
         asked = {_text(self._where, key): key for key in keys}
         self._texts.update(zip(asked.values(), asked, strict=True))
         wanted = list(asked)
@@ -214,7 +214,7 @@ class SqlStateTransaction:
             statement = (
                 f"SELECT key, value FROM {VALUES} WHERE state = {mark} AND key IN ({', '.join([mark] * len(some))})"
             )
-            for text, value in self._database.run(statement, (self._state, *some)):
+            for text, value in self.database.run(statement, (self._state, *some)):
                 found[asked[text]] = _parsed_value(self._where, text, value)
         return found
 
@@ -222,13 +222,13 @@ class SqlStateTransaction:
         """Return what earlier attempts of this transaction have stored."""
         if not self._is_replay:
             return {}
-        mark = self._database.mark
+        mark = self.database.mark
         statement = f"SELECT key, value FROM {VALUES} WHERE state = {mark} AND txid = {mark} AND attempt < {mark}"
-        return parsed(self._where, self._database.run(statement, (self._state, *self._attempt)))
+        return parsed(self._where, self.database.run(statement, (self._state, *self._attempt)))
 
     def write(self, values: Mapping[Key, Any]) -> None:
         """Store the form of each key."""
-        mark = self._database.mark
+        mark = self.database.mark
         statement = (
             f"INSERT INTO {VALUES} (state, key, value, txid, attempt) VALUES ({', '.join([mark] * 5)}) "
             "ON CONFLICT (state, key) DO UPDATE SET value = excluded.value, txid = excluded.txid, "
@@ -241,7 +241,7 @@ class SqlStateTransaction:
         # In one order: two that write the same keys never wait for each other.
         rows = [(self._state, key, text, *self._attempt) for key, text in sorted(texts.items())]
         if rows:
-            self._database.run_many(statement, rows)
+            self.database.run_many(statement, rows)
 
 
 def parsed(where: str, rows: Iterable[tuple[Any, ...]]) -> dict[Key, Any]:
