@@ -69,7 +69,7 @@ def test_a_conflict_with_a_request_that_then_fails_is_no_taken_name(
 ) -> None:
     """S3 answers 409 while another request for a name is under way: it is sent again, or the error says why not."""
     monkeypatch.setattr(object_store, "CONFLICT_PAUSE_S", 0.0)
-    client = memory()._client
+    client = memory().client
     disk = Meddled(client)
     writer = write_rows(TOP, origins(0, 4), writer="w", disk=disk)
     met: list[Path] = []
@@ -95,7 +95,7 @@ def test_a_conflict_with_a_request_that_then_fails_is_no_taken_name(
 
 def test_an_entry_of_ours_that_arrives_during_a_later_flush_comes_into_sight() -> None:
     """A flush gave up and its entry arrives while the next one is about to commit the same rows: they are in sight."""
-    client = memory()._client
+    client = memory().client
     disk = Meddled(client)
     writer = write_rows(TOP, origins(0, 4), writer="w", disk=disk)
     late: list[Callable[[], Any]] = []
@@ -121,7 +121,7 @@ def test_an_entry_of_ours_that_arrives_during_a_later_flush_comes_into_sight() -
 
 def test_a_compaction_that_is_interrupted_in_doubt_deletes_nothing_that_a_late_entry_names() -> None:
     """Ctrl-C while a compaction looks whether its entry has arrived, and then it arrives: no row is lost."""
-    client = memory()._client
+    client = memory().client
     for number in range(3):
         write_rows(TOP, origins(4 * number, 4 * number + 4), writer=f"w{number}", disk=ObjectStore(client))
     disk = Meddled(client)
@@ -175,7 +175,7 @@ def test_a_look_before_a_run_leaves_nothing() -> None:
 
 def test_a_long_log_is_not_listed_with_the_data() -> None:
     """The files of a directory take one page or two, however many entries its log has."""
-    disk, pages = Meddled(memory()._client), list[str]()
+    disk, pages = Meddled(memory().client), list[str]()
     for name in ("A/1", "_downspout0/2", "z/3", *(f"_downspout/log/{number:020d}.json" for number in range(500))):
         disk.write(TOP / name, b"x")
     disk.before = lambda kind, path, send: pages.append(kind)
