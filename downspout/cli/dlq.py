@@ -148,6 +148,16 @@ def _ls(arguments: argparse.Namespace) -> int:
     return 0
 
 
+def _nothing_chosen(cluster: Cluster, topic: str) -> str:
+    """Return what there is, where nothing of it is meant."""
+    from downspout.dead_letters.replay import group_dead_letters, read_topic
+
+    groups = group_dead_letters(each for each in read_topic(cluster, topic) if each.is_ours)
+    if not groups:
+        return f"{topic} has no dead letters"
+    return f"none of these is chosen:\n{render_groups(groups)}"
+
+
 def _foreign(topic: str, count: int) -> str:
     return f"{counted(count, 'record')} of {topic} {'is not a dead letter' if count == 1 else 'are not dead letters'}"
 
@@ -295,7 +305,9 @@ def _replay(arguments: argparse.Namespace) -> int:
         "without_origin": planned.without_origin, "repeated": planned.repeated, "truncated": planned.cut,
         "examples": [{"record": place, "to": to} for place, to in planned.examples],
     }  # fmt: skip
-    _print(arguments, facts, render_replay(planned, done=arguments.yes))
+    is_any = planned.total or planned.left_out
+    told = render_replay(planned, done=arguments.yes) if is_any else _nothing_chosen(cluster, arguments.dead_letters)
+    _print(arguments, facts, told)
     return 0
 
 

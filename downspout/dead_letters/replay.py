@@ -173,6 +173,11 @@ class Replay:
         """How many records."""
         return sum(self.counts.values())
 
+    @property
+    def left_out(self) -> int:
+        """How many dead letters were chosen, and are not written."""
+        return self.without_origin + self.repeated + self.cut
+
 
 def plan_replay(
     cluster: Cluster,  # Kafka

@@ -173,6 +173,19 @@ def test_a_record_that_is_too_large_to_be_written_back_is_named(kafka: Kafka) ->
     assert "max.message.bytes" in (found.value.cure or "")
 
 
+@pytest.mark.parametrize("action", [["replay"], ["replay", "--yes"]])
+def test_a_choice_that_takes_nothing_is_answered_by_what_there_is(
+    kafka: Kafka, capsys: pytest.CaptureFixture[str], action: list[str]
+) -> None:
+    """A class that no dead letter has: those that they have are listed, and there is nothing to say yes to."""
+    assert run(kafka, action[0], LETTERS, "--exception", "Nonsense", *action[1:]) == 0
+    said = capsys.readouterr().out
+    assert said.startswith("none of these is chosen:\n")
+    assert "KeyError" in said
+    assert "--yes" not in said
+    assert len(kafka.records("orders")) == 2
+
+
 def test_replay_is_a_dry_run_by_default(kafka: Kafka, capsys: pytest.CaptureFixture[str]) -> None:
     """Without --yes nothing is written, and the output says what would be."""
     assert run(kafka, "replay", LETTERS, "--topic", "orders") == 0
