@@ -1,7 +1,7 @@
 """ParquetBolt: writes rows into a Parquet directory, each exactly once.
 
 The files are ordinary: PySpark, DuckDB and pandas read the directory as it is. ``downspout/sink/writer.py`` and
-docs/decisions/0008 say why a replayed row is not written twice.
+docs/decisions/0006 say why a replayed row is not written twice.
 """
 
 from __future__ import annotations

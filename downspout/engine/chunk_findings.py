@@ -1,7 +1,7 @@
 """What becomes of chunks on Storm, found beforehand: streams that go as records, and the readers that need them.
 
 A topology with ``kafka.emit=chunk`` runs on Storm either way, and with the same result; but where one reader needs
-records, all readers of that stream lose what chunks are for (decision 0010). The rule itself is in
+records, all readers of that stream lose what chunks are for (decision 0008). The rule itself is in
 :mod:`downspout.wire.streams`, where Storm's handshake is asked; here it is the graph.
 """
 

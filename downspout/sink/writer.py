@@ -1,6 +1,6 @@
 """The exactly-once writer: one flush, one commit point, whatever stops it.
 
-A flush (see docs/decisions/0008):
+A flush (see docs/decisions/0006):
 
 1. read the log entries that are new, drop rows that are covered by now;
 2. stage hidden files, fsync them and their folders;

@@ -2,7 +2,7 @@
 
 Each commit of the table carries how many entries of the log it has taken. So an export that was killed goes on where
 the table stands, and of two exports that run at once one finds that the other was first. See
-``docs/decisions/0031-delta-and-iceberg.md``.
+``docs/decisions/0007-readers-and-stores.md``.
 """
 
 from __future__ import annotations

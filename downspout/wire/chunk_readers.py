@@ -1,4 +1,4 @@
-"""Whether all that a spout's records reach takes chunks: what ``kafka.emit=auto`` goes by (decision 0010).
+"""Whether all that a spout's records reach takes chunks: what ``kafka.emit=auto`` goes by (decision 0008).
 
 Chunks are faster, and mean the same to the user where everything that their records reach takes chunks. One bolt that
 needs records would get them from a chunk that is acked as a whole: a slow one would have one message timeout for

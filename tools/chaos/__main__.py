@@ -1,4 +1,4 @@
-"""`make chaos`: see docs/decisions/0016."""
+"""`make chaos`: see docs/decisions/0012."""
 
 from __future__ import annotations
 

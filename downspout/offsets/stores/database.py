@@ -1,6 +1,6 @@
 """A database as we need it: statements in transactions, and errors by what is to be done about them.
 
-The plain drivers are used, ``sqlite3`` and ``psycopg`` (docs/decisions/0020). What differs between the two databases is
+The plain drivers are used, ``sqlite3`` and ``psycopg`` (docs/decisions/0010). What differs between the two databases is
 behind :class:`Database`; the SQL that we send is one for both, but for the mark that stands for a value.
 """
 

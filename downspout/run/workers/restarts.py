@@ -13,7 +13,7 @@ UnreadableError                             the run stops: Kafka could not retur
 ==========================================  =====================================================================
 
 *In a row* are deaths of one worker number, each within STEADY_S of its start. A record that kills the process is found
-by dying of it (decision 0005): five to eight deaths, and ``kafka.retries_max`` + 1 more. So the limit is not small.
+by dying of it (decision 0004): five to eight deaths, and ``kafka.retries_max`` + 1 more. So the limit is not small.
 """
 
 from __future__ import annotations

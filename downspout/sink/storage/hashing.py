@@ -2,7 +2,7 @@
 
 CRC-32C, which kafka-python needs in any case: 0.08 CPU-seconds per gigabyte, a thousandth of a flush. It
 finds accidents (a flipped bit, a torn or mixed-up file), not forgers: who can write to the directory can also write an
-entry with a new hash. See docs/decisions/0008.
+entry with a new hash. See docs/decisions/0006.
 """
 
 from __future__ import annotations

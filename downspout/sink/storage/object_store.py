@@ -1,4 +1,4 @@
-"""Files of sinks on S3, Google Cloud Storage or Azure Blob Storage, through ``obstore`` (see docs/decisions/0026).
+"""Files of sinks on S3, Google Cloud Storage or Azure Blob Storage, through ``obstore`` (see docs/decisions/0007).
 
 Each request happens whole or not at all. But its answer may be lost: then the sender does not know, and the request may
 even arrive after the sender has given up. What follows from that:

@@ -1,7 +1,7 @@
 """The options of ``format("downspout")``: the connector's names, checked all at once when the source is made.
 
 A job moves between the two by changing ``format``. So whatever the connector accepts is accepted, with its defaults;
-what differs stands in ``docs/decisions/0013-spark.md``. Seven options are ours: ``stoppingOffsets``,
+what differs stands in ``docs/decisions/0009-storm-and-spark.md``. Seven options are ours: ``stoppingOffsets``,
 ``skipOffsets``, ``includeTopicId``, ``includeUnreadable``, ``recordBytesMax``, ``batchBytesMax`` and ``endMarker``.
 """
 
