@@ -160,7 +160,7 @@ def test_of_two_that_start_together_the_second_is_refused(tmp_path: Path, when: 
         flush(returns, ("returns", 0))
     flush(orders, ("orders", 1))
     assert {stream.topic for stream in audit(tmp_path).found.streams} == {"orders"}
-    assert not list(Layout(tmp_path).staging.rglob("*.parquet"))
+    assert not list(Layout(tmp_path).staging.rglob("part-*"))
 
 
 def test_those_that_start_together_with_a_topic_in_common_go_on(tmp_path: Path) -> None:
