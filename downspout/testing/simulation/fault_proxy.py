@@ -24,10 +24,12 @@ from downspout.kafka.port import (
     GroupDescription,
     GroupMembership,
     OpenTransaction,
+    ProducerPort,
     RebalanceListener,
     Record,
     Sent,
     TopicState,
+    TransactionalPort,
 )
 from downspout.sink.storage.disk import Disk
 from downspout.testing.fake_consumer import FakeConsumer
@@ -96,7 +98,9 @@ class Connection:
         self.consumers.append(made)
         return Consumer(made, self._process)
 
-    def producer(self, *, client: Mapping[str, Any] | None = None, partitioner: str | Choose = "sticky") -> Producer:
+    def producer(
+        self, *, client: Mapping[str, Any] | None = None, partitioner: str | Choose = "sticky"
+    ) -> ProducerPort:
         """Return a producer that dies with the process; topics that it names are created, as most brokers do."""
         return Producer(
             self._kafka.producer(client=client, partitioner=partitioner), self._process, self._creator(client)
@@ -104,7 +108,7 @@ class Connection:
 
     def transactional_producer(
         self, transactional_id: str, *, client: Mapping[str, Any] | None = None, partitioner: str | Choose = "sticky"
-    ) -> TransactionalProducer:
+    ) -> TransactionalPort:
         """Return a producer that dies with the process; what it had begun is aborted once another has its id."""
         real = self._kafka.transactional_producer(transactional_id, client=client, partitioner=partitioner)
         return TransactionalProducer(real, self._process, self._creator(client))
@@ -295,6 +299,10 @@ class Producer:
         """How many bytes wait for an answer."""
         return self._real.buffered_bytes
 
+    def refuse_when_stuck(self, seconds: float) -> None:
+        """Refuse records for a partition that has had no answer for so long."""
+        self._real.refuse_when_stuck(seconds)
+
     def oldest_s(self) -> float:
         """Return for how long the oldest record has waited."""
         return self._real.oldest_s()
@@ -330,6 +338,10 @@ class TransactionalProducer(Producer):
     def begin(self) -> None:
         """Begin a transaction."""
         remote(self._process, "begin", self._real.begin)
+
+    def has_successor(self) -> bool:
+        """Return whether another producer has taken its id."""
+        return remote(self._process, "has_successor", self._real.has_successor)
 
     def send_offsets(
         self, offsets: Mapping[TopicPartition, OffsetAndMetadata], membership: GroupMembership, timeout_s: float = 30.0
