@@ -29,7 +29,6 @@ from downspout.kafka.port import (
     Record,
     Sent,
     TopicState,
-    TransactionalPort,
 )
 from downspout.sink.storage.disk import Disk
 from downspout.testing.fake_consumer import FakeConsumer
@@ -108,7 +107,7 @@ class Connection:
 
     def transactional_producer(
         self, transactional_id: str, *, client: Mapping[str, Any] | None = None, partitioner: str | Choose = "sticky"
-    ) -> TransactionalPort:
+    ) -> TransactionalProducer:
         """Return a producer that dies with the process; what it had begun is aborted once another has its id."""
         real = self._kafka.transactional_producer(transactional_id, client=client, partitioner=partitioner)
         return TransactionalProducer(real, self._process, self._creator(client))
