@@ -75,7 +75,7 @@ def test_the_page_shows_what_the_commands_print(
         assert printed[:before] == wanted[:before], words
         after = wanted[before:]
         assert printed[len(printed) - len(after) :] == after, words
-    assert len(codes) == 7
+    assert len(codes) == 6
     assert codes[f"{GROUP} misspelt"] == 1
     assert codes[f"{GROUP} --until 0 --timeout 2s"] == 15
     assert codes[f"{GROUP} --until 25"] == codes[GROUP] == 0

@@ -110,6 +110,10 @@ class FaultyProducer:
         """How many bytes wait for an answer."""
         return self._inner.buffered_bytes
 
+    def refuse_when_stuck(self, seconds: float) -> None:
+        """Refuse records for a partition that has had no answer for so long."""
+        self._inner.refuse_when_stuck(seconds)
+
     def oldest_s(self) -> float:
         """Return for how long the oldest record has waited."""
         return self._inner.oldest_s()

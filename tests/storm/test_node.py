@@ -116,7 +116,7 @@ def test_an_old_java_is_refused_before_anything_is_written(
     tmp_path: Path, no_jars: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With Java 8 alone there is an error that names it, and no directory."""
-    monkeypatch.setattr(java, "_bundled_home", lambda: None)
+    monkeypatch.setattr(java, "bundled_home", lambda: None)
     home = tmp_path / "jdk"
     (home / "bin").mkdir(parents=True)
     (home / "bin" / "java").write_text("#!/bin/sh\nexit 1\n", encoding="utf-8")

@@ -309,9 +309,9 @@ def test_a_spout_that_cannot_start(kafka: Kafka) -> None:
     spout = kafka.spout(kafka__bootstrap="127.0.0.1:1")
     (error,) = [m for m in spout.until(lambda m: m.get("command") == "error") if m.get("command") == "error"]
     assert "KafkaSpout could not start" in error["msg"]
-    assert "BrokerError: No Kafka at 127.0.0.1:1" in error["msg"]
+    assert "SilentBrokersError: No Kafka at 127.0.0.1:1" in error["msg"]
     assert "Try: start the broker" in error["msg"]
     said = b"".join(spout.process.communicate(timeout=LAST_WILL_S_MAX)).decode()
     assert spout.process.returncode == 1
     assert "Traceback" in said
-    assert "BrokerError: No Kafka at 127.0.0.1:1" in said
+    assert "SilentBrokersError: No Kafka at 127.0.0.1:1" in said

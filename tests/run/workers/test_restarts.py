@@ -11,6 +11,7 @@ from downspout.run.workers.restarts import BACKOFF_S, Death, Restarts
 AGAIN, FINAL = True, False
 FATES = {
     "BrokerError": AGAIN,
+    "SilentBrokersError": AGAIN,
     "ComponentError": AGAIN,
     "DownspoutError": AGAIN,
     "ConfigError": FINAL,

@@ -154,7 +154,7 @@ def test_no_java_is_named_before_spark_starts(tmp_path: Path, monkeypatch: pytes
     """Without a Java, and with one that is too old, the error says so, and what to install."""
     monkeypatch.delenv("JAVA_HOME", raising=False)
     monkeypatch.setenv("PATH", str(tmp_path))
-    monkeypatch.setattr(java, "_bundled_home", lambda: None)
+    monkeypatch.setattr(java, "bundled_home", lambda: None)
     with pytest.raises(MissingExtraError, match="there is none"):
         submit.environment()
     old = tmp_path / "java"

@@ -106,15 +106,12 @@ def test_a_name_that_is_none_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_checkpoint_is_by_key_or_whole(tmp_path: Path) -> None:
-    """A bolt that is kept otherwise than its checkpoint says is refused, both ways; an old checkpoint is whole."""
+    """A bolt that is kept otherwise than its checkpoint says is refused, both ways."""
     whole, by_key = (planned(b.counting(tmp_path, count=each)) for each in (b.Count, b.KeyedCount))
     claim(tmp_path / "c", whole)
     said = r"keeps by key, as stateful_keys says, nothing, and the topology now has count\.counts\. Try: another"
     with pytest.raises(ConfigError, match=said):
         claim(tmp_path / "c", by_key)
-    file = tmp_path / "c" / "_downspout.json"
-    file.write_text(file.read_text().replace('"keys"', '"earlier"'))
-    claim(tmp_path / "c", whole)
     claim(tmp_path / "d", by_key)
     with pytest.raises(ConfigError, match=r"says, count\.counts, and the topology now has nothing"):
         claim(tmp_path / "d", whole)
