@@ -56,7 +56,7 @@ PYTEST := $(BIN)/python -m pytest -n $(JOBS) --dist loadgroup --doctest-modules 
 BESIDE_TYPES = @log=$$(mktemp); $(BIN)/mypy >$$log 2>&1 & types=$$!; $(1); tests=$$?; \
 	wait $$types; typed=$$?; echo "mypy: $$(tail -n 40 $$log)"; rm -f $$log; exit $$((tests ? tests : typed))
 
-test: $(VENV)/.dev lint  ## everything that CI runs: each promise once on the real thing, and a sample of each sweep (22 minutes on two cores)
+test: $(VENV)/.dev lint  ## everything that CI runs: each promise once on the real thing, and a sample of each sweep (15 minutes on two cores)
 	$(call BESIDE_TYPES,LEDGER_EXAMPLES=50 $(PYTEST) --session-timeout=4500 --durations=20)
 
 # What it finds is told by the seed that it prints: HYPOTHESIS_SEED=… makes the same examples again.
