@@ -191,7 +191,7 @@ class Recovery:
     def _leftovers(self) -> dict[str, list[str]]:
         """Return the staged files that no entry names, by writer."""
         found: dict[str, list[str]] = {}
-        for name in self._staged():
+        for name in sorted(self._staged()):
             writer = incarnation_of(name)
             if writer and name not in self._log.files and name not in self._log.removed:
                 found.setdefault(writer, []).append(name)

@@ -89,6 +89,7 @@ def test_flight_delays_writes_what_the_local_engine_writes(
     The spout's spans reach the collector that the workers' variables name. Ctrl-C leaves nothing running.
     """
     place.publish_flights(FLIGHTS)
+    place.cluster.delete_groups(["flight_delays"])  # other tests of the same Storm read the topic, too
     shutil.rmtree(place.project / "output" / "flights", ignore_errors=True)
     shutil.rmtree(place.project / "output" / "route_delays", ignore_errors=True)
     with collecting() as (address, taken):
