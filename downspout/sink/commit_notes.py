@@ -12,7 +12,7 @@ from pathlib import Path
 from urllib.parse import quote
 
 from downspout import offset_ranges
-from downspout.kafka.port import TopicPartition
+from downspout.kafka.port import OffsetAndMetadata, TopicPartition
 from downspout.offset_ranges import OffsetRanges
 from downspout.sink import skips
 from downspout.sink.log.commit_log import CommitLog
@@ -37,29 +37,33 @@ class SinkNotes:
         folder = layout.home / "commits" / f"group-{quote(self._group, safe='')}"
         return DirectoryStore(self.directory, self._group, self._disk, folder)
 
-    def read(self) -> Mapping[TopicPartition, int]:
+    def read(self) -> Mapping[TopicPartition, OffsetAndMetadata]:
         """Return the highest commit that was about to be made, of each partition."""
         stored = store.list() if (store := self._store()) else {}
-        return {tp: each.offset for tp, each in stored.items() if each.offset is not None}
+        return {
+            tp: OffsetAndMetadata(each.offset, each.metadata, -1)
+            for tp, each in stored.items()
+            if each.offset is not None
+        }
 
-    def note(self, offsets: Mapping[TopicPartition, int], *, lower: bool = False) -> None:
+    def note(self, commits: Mapping[TopicPartition, OffsetAndMetadata], *, lower: bool = False) -> None:
         """Note commits that are about to be made."""
         if (store := self._store()) is None:
             return
 
         def change(state: State) -> None:
-            for tp, offset in offsets.items():
-                before = 0 if lower or tp not in state else state[tp].offset or 0
-                state[tp] = StoredOffset(max(before, offset))
+            for tp, commit in commits.items():
+                if lower or tp not in state or commit.offset >= (state[tp].offset or 0):
+                    state[tp] = StoredOffset(commit.offset, commit.metadata)
 
         store.change(change)
 
-    def without_rows(self, partition: TopicPartition, start: int, end: int) -> OffsetRanges:
-        """Return what has no row, and was not skipped on purpose; rows of an earlier topic of the name count, too."""
+    def without_rows(self, partition: TopicPartition, done: OffsetRanges) -> OffsetRanges:
+        """Return what of this has no row, and was not skipped on purpose; rows of an earlier topic count, too."""
         covered = self._covered(partition)
         noted = skips.noted_of(skips.read_skips(self.directory, self._disk), partition.topic, "", partition.partition)
         known = offset_ranges.union(covered, skips.still_skipped(noted, covered))
-        return offset_ranges.subtract([(start, end)], known)
+        return offset_ranges.subtract(done, known)
 
     def has_rows(self, partition: TopicPartition) -> bool:
         """Return whether there is a row of any record of a partition."""

@@ -6,7 +6,7 @@ import json
 import logging
 import shlex
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -42,13 +42,13 @@ class Job:
         """Write rows of records."""
         write_rows(self.out, [(TOPIC, self.topic_id, 0, offset, "") for offset in offsets], writer=f"w{offsets[0]}")
 
-    def run(self, *, crash: Callable[[], None] | None = None, **settings: Any) -> list[str]:
-        """Process all that is there as a task on Storm does; return the warnings that this began with."""
+    def run(self, *, waits: Sequence[int] = (), **settings: Any) -> list[str]:
+        """Process all that is there but some, as a task on Storm does; return the warnings that this began with."""
         self._caplog.clear()
         with self._caplog.at_level(logging.WARNING, logger="tests.spout"):
             spout = Driver(self.kafka, **{"spout__sinks": [str(self.out)], **settings})
             spout.run()
-        spout.ack_all()
+        spout.ack([offset for offset in spout.offsets if offset not in waits])
         spout.commit()
         spout.spout.deactivate()
         spout.spout.close()
@@ -80,13 +80,13 @@ def job(kafka: FakeKafka, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> J
     return made
 
 
-def more(job: Job, offsets: Sequence[int], rows: Sequence[int]) -> None:
+def more(job: Job, offsets: Sequence[int], rows: Sequence[int], waits: Sequence[int] = ()) -> None:
     """Process more records, of which some get rows."""
     for _ in offsets:
         job.kafka.produce(TOPIC, b"more", partition=0)
     if rows:
         job.write(rows)
-    assert job.run() == []
+    assert job.run(waits=waits) == []
 
 
 def test_an_older_copy_is_said_to_be_behind(job: Job) -> None:
@@ -95,7 +95,7 @@ def test_an_older_copy_is_said_to_be_behind(job: Job) -> None:
     job.restore()
     (warning,) = job.run()
     assert warning.startswith(f"{job.out} is behind group {GROUP}: ")
-    assert f"has no rows of {TOPIC}[0]@10 to @14" in warning
+    assert f"has no rows of {TOPIC}[0]@10 to @14 (5 offsets). " in warning
     assert f"downspout run TOPOLOGY.py --set kafka.group={GROUP}.again --set kafka.start=EARLIEST" in warning
     assert f"`downspout audit {job.out}`" in warning
     assert job.run() == []
@@ -149,8 +149,8 @@ def test_what_others_have_committed_is_not_compared(job: Job) -> None:
 def test_a_commit_of_a_member_that_was_thrown_out_changes_no_note(job: Job) -> None:
     """It is refused by Kafka, and must not take back what the present owner has noted: that would be an alarm."""
     notes = SinkNotes(job.out, GROUP)
-    notes.note({ZERO: 7})
-    assert notes.read() == {ZERO: 10}
+    notes.note({ZERO: OffsetAndMetadata(7, "", -1)})
+    assert notes.read()[ZERO].offset == 10
 
 
 def test_what_a_seek_has_skipped_is_no_alarm(job: Job) -> None:
@@ -173,10 +173,10 @@ def test_a_group_that_was_moved_back_is_known_from_there(job: Job) -> None:
     found = job.kafka.committed(GROUP)[ZERO]
     job.commit(3, found.metadata)
     notes = SinkNotes(job.out, GROUP)
-    assert notes.read()[ZERO] == 10
+    assert notes.read()[ZERO].offset == 10
     spout = Driver(job.kafka, spout__sinks=[str(job.out)])
     spout.run()
-    assert notes.read()[ZERO] == 3
+    assert notes.read()[ZERO].offset == 3
 
 
 def test_a_directory_that_was_deleted_is_said_to_be_new(job: Job) -> None:
@@ -184,11 +184,51 @@ def test_a_directory_that_was_deleted_is_said_to_be_new(job: Job) -> None:
     shutil.rmtree(job.out)
     Layout(job.out).log.mkdir(parents=True)  # as the sink does when it opens
     (warning,) = job.run()
-    assert f"{job.out} is behind group {GROUP}: it is new, and the group has committed {TOPIC}[0] up to @9. " in warning
+    assert f"{job.out} is behind group {GROUP}: it is new, and the group is done with {TOPIC}[0] up to @9. " in warning
     assert f"--set kafka.group={GROUP}.again --set kafka.start=EARLIEST" in warning
     job.kafka.produce(TOPIC, b"more", partition=0)
     job.run()
     assert job.run() == []
+
+
+def test_what_is_done_beyond_the_commit_is_told_of_a_deleted_directory(
+    kafka: FakeKafka, tmp_path: Path, caplog: Any
+) -> None:
+    """The first record waits for its retry, so the commit stays at 0; all others are done, and not read again."""
+    job = Job(kafka, tmp_path, caplog)
+    job.write(range(1, 10))
+    assert job.run(waits=[0]) == []
+    assert job.kafka.committed(GROUP)[ZERO].offset == 0
+    shutil.rmtree(job.out)
+    Layout(job.out).log.mkdir(parents=True)
+    (warning,) = job.run()
+    assert f"it is new, and the group is done with {TOPIC}[0] up to @9. " in warning
+
+
+def test_what_is_done_beyond_the_commit_is_told_of_an_older_copy(job: Job) -> None:
+    """The commit has moved by one record or not at all; what is beyond it in copy and rows is no part of the loss."""
+    more(job, range(10, 12), [10, 11], waits=[10])
+    shutil.rmtree(job.copy)
+    shutil.copytree(job.out, job.copy)
+    more(job, range(12, 16), [12, 14], waits=[10])
+    assert job.kafka.committed(GROUP)[ZERO].offset == 10
+    job.restore()
+    (warning,) = job.run(waits=[10])
+    assert f"it has no rows of {TOPIC}[0]@12 to @15 (4 offsets). " in warning
+    assert job.run() == []
+
+
+def test_commits_at_zero_that_are_gone_are_told_by_what_was_done_beyond(
+    kafka: FakeKafka, tmp_path: Path, caplog: Any
+) -> None:
+    """A note of a commit at 0 is no group that never read."""
+    job = Job(kafka, tmp_path, caplog)
+    job.write(range(1, 10))
+    job.run(waits=[0])
+    kafka.delete_groups([GROUP])
+    job.run()
+    (warning,) = job.said("has no commit")
+    assert f"{TOPIC}[0]@9, but" in warning
 
 
 def test_a_directory_whose_records_have_no_row_is_not_new(kafka: FakeKafka, tmp_path: Path, caplog: Any) -> None:
@@ -305,7 +345,7 @@ def test_a_commit_that_is_not_waited_for_is_noted_as_well(job: Job, way: str) ->
     spout.commit()
     spout.run()
     assert (spout.figure("committed"), spout.figure("commits_failed")) == (12, 0)
-    assert SinkNotes(job.out, GROUP).read() == {ZERO: 12}
+    assert SinkNotes(job.out, GROUP).read()[ZERO].offset == 12
     spout.spout.deactivate()
     spout.spout.close()
     job.restore()

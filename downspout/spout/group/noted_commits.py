@@ -2,11 +2,12 @@
 
 Somebody restores an older copy of such a directory. The group goes on at its commit, and the rows in between stay
 missing. Kafka knows only the commit, and the log only rows, and a record may well have no row. But the note in the copy
-is older than the commit, and only then: each commit is noted first, so no crash leaves a note behind its commit.
+is older than the commit, and only then: each commit is noted first, so no crash leaves a note behind its commit. Both
+hold what is done beyond the offset, too: while one record waits for its retry that may be all there is.
 
 So whoever starts partitions compares the two, and says
 
-* where a note is older than the commit: an older copy was restored, or the group was moved;
+* where the commit holds more than the note: an older copy was restored, or the group was moved;
 * where there is a commit, but neither a note nor a row: the directory was deleted, or is another one;
 * where there is a note, but no commit: the group's commits expired, or were deleted.
 
@@ -22,14 +23,17 @@ from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol, cast
 
-from downspout import registry
+from downspout import offset_ranges, registry
 from downspout.errors import DownspoutError, coordinates
+from downspout.formatting import counted
 from downspout.kafka.port import Answered, ConsumerPort, OffsetAndMetadata, TopicPartition
 from downspout.ledger.metadata import decode
 from downspout.offset_ranges import OffsetRanges
 from downspout.spout.setup import Setup
 
-Offsets = Mapping[TopicPartition, int]
+Commits = Mapping[TopicPartition, OffsetAndMetadata]
+Done = Mapping[TopicPartition, OffsetRanges]
+"""What a commit says is done: all below its offset, and ranges beyond."""
 
 
 class CommitNotes(Protocol):
@@ -40,14 +44,14 @@ class CommitNotes(Protocol):
 
     directory: Path
 
-    def read(self) -> Offsets:
+    def read(self) -> Commits:
         """Return the highest commit that was about to be made, of each partition."""
 
-    def note(self, offsets: Offsets, *, lower: bool = False) -> None:
+    def note(self, commits: Commits, *, lower: bool = False) -> None:
         """Note commits that are about to be made; those below what is noted change nothing, unless with ``lower``."""
 
-    def without_rows(self, partition: TopicPartition, start: int, end: int) -> OffsetRanges:
-        """Return what has no row, and was not skipped on purpose."""
+    def without_rows(self, partition: TopicPartition, done: OffsetRanges) -> OffsetRanges:
+        """Return what of this has no row, and was not skipped on purpose."""
 
     def has_rows(self, partition: TopicPartition) -> bool:
         """Return whether there is a row of any record of a partition."""
@@ -81,33 +85,33 @@ class NotedCommits:
 
     def commit(self, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
         """Note, then commit."""
-        self._note({tp: each.offset for tp, each in offsets.items()})
+        self._note(offsets)
         self._consumer.commit(offsets)
 
     def commit_async(
         self, offsets: Mapping[TopicPartition, OffsetAndMetadata], answered: Answered | None = None
     ) -> None:
         """Note, then send."""
-        self._note({tp: each.offset for tp, each in offsets.items()})
+        self._note(offsets)
         self._consumer.commit_async(offsets, answered)
 
     def committed(self, partitions: Collection[TopicPartition]) -> Mapping[TopicPartition, OffsetAndMetadata | None]:
         """Return the group's commits; say where a directory does not fit them, once for each partition."""
         found = self._consumer.committed(partitions)
         fresh = {tp: commit for tp, commit in sorted(found.items()) if tp not in self._known}
-        of_topics = self._consumer.topic_ids({tp.topic for tp in fresh}) if self._owner and fresh else {}
+        topic_ids = self._consumer.topic_ids({tp.topic for tp in fresh}) if fresh else {}
         self._known |= found.keys()
 
         def counts(tp: TopicPartition, commit: OffsetAndMetadata) -> bool:
-            made = self._owner and decode(commit.offset, commit.metadata, topic_id=of_topics.get(tp.topic, ""))
+            made = self._owner and decode(commit.offset, commit.metadata, topic_id=topic_ids.get(tp.topic, ""))
             return not made or made.topology_id == self._owner
 
         # Other tools, and Spark, write no metadata, and no note either: nothing is known of what they did.
-        ours = {tp: each.offset for tp, each in fresh.items() if each and each.metadata and counts(tp, each)}
+        ours = {tp: each for tp, each in fresh.items() if each and each.metadata and counts(tp, each)}
         absent = [tp for tp, each in fresh.items() if each is None]
         for notes in self._notes if ours or absent else ():
             try:
-                self._look(notes, ours, absent)
+                self._look(notes, ours, absent, topic_ids)
             except (DownspoutError, OSError) as error:
                 self._log.warning(
                     "cannot compare the notes in %s with the commits of group %s: %s",
@@ -115,40 +119,41 @@ class NotedCommits:
                 )  # fmt: skip
         return found
 
-    def _look(self, notes: CommitNotes, commits: Offsets, absent: Sequence[TopicPartition]) -> None:
+    def _look(
+        self, notes: CommitNotes, commits: Commits, absent: Sequence[TopicPartition], topic_ids: Mapping[str, str]
+    ) -> None:
         noted = notes.read()
-        behind = {tp: (noted[tp], commit) for tp, commit in commits.items() if commit > noted.get(tp, commit)}
-        missing = {tp: ranges for tp, (start, end) in behind.items() if (ranges := notes.without_rows(tp, start, end))}
-        if missing:
-            places = [
-                f"{coordinates(tp.topic, tp.partition, ranges[0][0])} to @{ranges[-1][1] - 1}"
-                for tp, ranges in missing.items()
-            ]
+        done, known = _done(commits, topic_ids), _done(noted, topic_ids)
+        missing = {
+            tp: notes.without_rows(tp, offset_ranges.subtract(ranges, known[tp]))
+            for tp, ranges in done.items()
+            if tp in known
+        }
+        if places := [_place(tp, ranges) for tp, ranges in missing.items() if ranges]:
             self._say_behind(notes, "it has no rows of", places, "Was an older copy of it restored?")
         # The note comes before the commit. So without any, the commit was made while another directory was here.
-        new = [tp for tp, commit in commits.items() if commit and tp not in noted and not notes.has_rows(tp)]
-        if new:
-            places = [f"{coordinates(*tp)} up to @{commits[tp] - 1}" for tp in new]
-            self._say_behind(notes, "it is new, and the group has committed", places, "Was the directory deleted?")
-        gone = [tp for tp in absent if noted.get(tp)]
-        if gone:
-            self._say_gone(notes, {tp: noted[tp] for tp in gone})
+        new = {tp: ranges for tp, ranges in done.items() if ranges and tp not in known and not notes.has_rows(tp)}
+        if places := [f"{coordinates(*tp)} up to @{ranges[-1][1] - 1}" for tp, ranges in new.items()]:
+            self._say_behind(notes, "it is new, and the group is done with", places, "Was the directory deleted?")
+        if gone := [tp for tp in absent if known.get(tp)]:
+            self._say_gone(notes, {tp: noted[tp].offset for tp in gone}, known)
         # The group was moved back, or the topic is a new one: from here on this commit is what counts.
-        if lower := {tp: commit for tp, commit in commits.items() if commit < noted.get(tp, commit)}:
-            notes.note(lower, lower=True)
+        less = [tp for tp, ranges in done.items() if offset_ranges.subtract(known.get(tp, []), ranges)]
+        if less:
+            notes.note({tp: commits[tp] for tp in less}, lower=True)
 
     def _say_behind(self, notes: CommitNotes, what: str, places: Sequence[str], question: str) -> None:
         self._log.warning(
-            "%s is behind group %s: %s %s. %s Reading goes on at the commit, so these rows stay missing. To read the "
-            "records again before Kafka's retention deletes them: %s (the sink skips rows that it already has); "
+            "%s is behind group %s: %s %s. %s The group does not read them again, so these rows stay missing. To read "
+            "the records again before Kafka's retention deletes them: %s (the sink skips rows that it already has); "
             "`downspout audit %s` names all that is missing",
             notes.directory, self._group, what, "; ".join(places), question, notes.cure(), notes.directory,
         )  # fmt: skip
 
-    def _say_gone(self, notes: CommitNotes, noted: Offsets) -> None:
+    def _say_gone(self, notes: CommitNotes, noted: Mapping[TopicPartition, int], done: Done) -> None:
         """Say that the group had committed; without the note it would look like a group that never read."""
         tp, offset = next(iter(noted.items()))
-        places = [coordinates(each.topic, each.partition, end - 1) for each, end in noted.items()]
+        places = [coordinates(each.topic, each.partition, done[each][-1][1] - 1) for each in noted]
         self._log.warning(
             "group %s has no commit for %s, but %s notes that it had committed up to there: its commits expired "
             "(offsets.retention.minutes of the broker) or were deleted. kafka.start decides where reading begins; rows "
@@ -158,11 +163,11 @@ class NotedCommits:
             shlex.quote(self._group), tp.topic, tp.partition, offset,
         )  # fmt: skip
 
-    def _note(self, offsets: Offsets) -> None:
+    def _note(self, commits: Commits) -> None:
         """Note commits; where that fails, what was noted before is too little, and may be said to be behind."""
-        for notes in self._notes if offsets else ():
+        for notes in self._notes if commits else ():
             try:
-                notes.note(offsets)
+                notes.note(commits)
             except (DownspoutError, OSError) as error:
                 if notes.directory not in self._warned:
                     self._warned.add(notes.directory)
@@ -170,6 +175,26 @@ class NotedCommits:
                         "cannot note commits in %s: %s. The next start may say that it is behind the group",
                         notes.directory, error,
                     )  # fmt: skip
+
+
+def _done(commits: Commits, topic_ids: Mapping[str, str]) -> Done:
+    """Return what commits say is done."""
+    return {
+        tp: offset_ranges.union(
+            [(0, each.offset)], decode(each.offset, each.metadata, topic_id=topic_ids.get(tp.topic, "")).done
+        )
+        for tp, each in commits.items()
+    }
+
+
+def _place(tp: TopicPartition, ranges: OffsetRanges) -> str:
+    """Return a set of offsets for people: its ends, and how many they are.
+
+    >>> _place(TopicPartition("t", 0), [(3, 5), (9, 10)])
+    't[0]@3 to @9 (3 offsets)'
+    """
+    first = coordinates(tp.topic, tp.partition, ranges[0][0])
+    return f"{first} to @{ranges[-1][1] - 1} ({counted(offset_ranges.count(ranges), 'offset')})"
 
 
 def noted_commits(consumer: ConsumerPort, setup: Setup, log: logging.Logger) -> ConsumerPort:
