@@ -32,7 +32,15 @@ SLOW_S = 20.0
 LOOK_S = 0.5
 TRY_S = (0.25, 5.0)
 """Pause before the second try, and the longest one before a later try."""
-SILENT = "has not answered"
+SILENT, LOCKED, FULL = "has not answered", "has been locked", "has been full"
+OVER_QUOTA = "has had no room left in this user's quota"
+CURES = {
+    SILENT: "see whether it runs and can be reached",
+    LOCKED: "let that transaction end",
+    FULL: "free the disk",
+    OVER_QUOTA: "free the disk, or a larger quota",
+}
+"""What ends an outage, by what is the matter with the service."""
 
 State = tuple[str, str]
 """What is the matter with a service, after its name ("has been locked"), and why, if that is known."""
@@ -59,7 +67,13 @@ class Outage:
         at = time.strftime("%H:%M:%S", time.localtime(self.since_wall))
         goes = "waits for it and goes on" if len(who) == 1 else "wait for it and go on"
         why = f" ({self.why})" if self.why else ""
-        return f"{self.service} {self.state} since {at}{why}; {', '.join(who)} {goes} when it answers"
+        until = "answers" if self.state == SILENT else "can be used again"
+        return f"{self.service} {self.state} since {at}{why}; {', '.join(who)} {goes} when it {until}"
+
+    @property
+    def cure(self) -> str:
+        """What ends it; who waits for it goes on by itself then."""
+        return CURES.get(self.state, CURES[SILENT])
 
 
 @dataclass(slots=True, eq=False)

@@ -68,7 +68,7 @@ def test_a_thread_says_what_a_request_without_an_answer_waits_for(
     assert threading.get_ident() not in asked
     assert len(asked) >= 3
     assert caplog.messages[0].startswith("the database has been locked since ")
-    assert caplog.messages[0].endswith(" (process 7); table waits for it and goes on when it answers")
+    assert caplog.messages[0].endswith(" (process 7); table waits for it and goes on when it can be used again")
     outages.over("the database", "table")
     assert caplog.messages[-1] == "the database can be used again, after 0 s"
     assert outages.current() == []

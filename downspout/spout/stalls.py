@@ -16,7 +16,7 @@ from downspout.formatting import counted
 from downspout.kafka.port import TopicPartition
 from downspout.kafka.retry_gate import RetryGate
 from downspout.ledger.progress import Progress, StallReport
-from downspout.outages import OUTAGES
+from downspout.outages import CURES, OUTAGES, SILENT, Outage
 from downspout.spout.group.group_session import GroupSession, SessionState
 from downspout.spout.partition import LastFailure, Partition
 from downspout.spout.setup import Setup
@@ -156,7 +156,7 @@ class Why:
     def of(self, part: Partition | None, offset: int) -> tuple[str, str]:
         """Return the reason and what may help."""
         if (away := self._away(part, offset)) is not None:
-            return away, "see whether it runs and can be reached; nothing else is to be done"
+            return str(away), f"{away.cure}; nothing else is to be done"
         if part is None:
             return "where to start is not known yet", f"look at the broker: {self._error or 'its log'}"
         emitted_at, retry = part.ledger.emitted_at(offset), part.ledger.retry_state(offset)
@@ -170,12 +170,12 @@ class Why:
             return self._retry(part.last_failures.get(offset), retry)
         return self._unread(part)
 
-    def _away(self, part: Partition | None, offset: int) -> str | None:
+    def _away(self, part: Partition | None, offset: int) -> Outage | None:
         """Return what does not answer, where the partition may wait for that; None where it does not."""
         told = [outage for outage in OUTAGES.current() if outage.said_at is not None]
         if not told or (part is not None and (last := part.last_failures.get(offset)) and not _is_outage(last)):
             return None
-        return str(told[0])
+        return told[0]
 
     def _out(self, part: Partition, offset: int, emitted_at: int) -> tuple[str, str]:
         bolts = self._whereabouts(part.tup_id(offset))
@@ -189,19 +189,22 @@ class Why:
 
     def _retry(self, last: LastFailure | None, retry: Any, out: str = "") -> tuple[str, str]:
         failure = last.failure if last else None
-        error = f", last with {failure.error or failure.kind}" if failure else ""
+        what, _, ours = failure.error.partition(". Try: ") if failure else ("", "", "")
+        error = f", last with {what or failure.kind}" if failure else ""
         left = (retry.ready_at - self._now) / 1000
         when = (
             f"its retry is due in {left:.0f} s" if left > 0 else "its retry is due, but it has not been read again yet"
         )
         when = f"its retry is {out}" if out else when
         cure = "repair the bolt, or fewer tries: kafka.retries_max, kafka.retry_delay_ms_max"
-        if failure is not None and failure.kind == "timeout":
+        if failure is not None and failure.outage:
+            cure = CURES[SILENT]
+        elif failure is not None and failure.kind == "timeout":
             cure = (
                 "faster bolts, a longer topology.message.timeout.secs, or less that is out at once: "
                 "topology.max.spout.pending"
             )
-        return f"it failed {counted(retry.backoffs, 'time')}{error}; {when}", cure
+        return f"it failed {counted(retry.backoffs, 'time')}{error}; {when}", ours or cure
 
     def _unread(self, part: Partition) -> tuple[str, str]:
         settings = self._setup.settings

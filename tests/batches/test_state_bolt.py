@@ -249,7 +249,7 @@ def test_what_cannot_be_stored_fails_the_batch_by_name(
     assert locked == ""  # it may pass, so it is no error of the bolt
     told, over = caplog.messages[:2]
     assert f"{url} has been locked since" in told
-    assert told.endswith("; state counts waits for it and goes on when it answers")
+    assert told.endswith("; state counts waits for it and goes on when it can be used again")
     assert over == f"{url} can be used again, after 0 s"
     assert "key ('b',): 'x' is not the stored form of a value of kind opaque" in foreign
 

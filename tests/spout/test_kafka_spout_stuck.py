@@ -9,7 +9,8 @@ import pytest
 import streamparse
 from kafka import errors
 
-from downspout.outages import Outages
+from downspout.component import Failure
+from downspout.outages import FULL, LOCKED, SILENT, Outages
 from downspout.spout import stalls
 from downspout.testing import FakeKafka, run_topology
 from spouts.kafka import KafkaSpout
@@ -52,8 +53,12 @@ def test_a_tuple_without_an_answer_is_named_once(kafka: Kafka, caplog: pytest.Lo
     assert driver.figure("still_s") < LIMIT_S
 
 
+@pytest.mark.parametrize(
+    ("state", "cure"),
+    [(SILENT, "see whether it runs"), (FULL, "free the disk;"), (LOCKED, "let that transaction end")],
+)
 def test_what_does_not_answer_is_named_and_no_bolt_is_blamed(
-    kafka: Kafka, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    kafka: Kafka, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, state: str, cure: str
 ) -> None:
     """Where a component of this process waits for a service, that is why tuples have no answer."""
     outages = Outages(kafka.clock)
@@ -61,11 +66,44 @@ def test_what_does_not_answer_is_named_and_no_bolt_is_blamed(
     driver = Driver(kafka)
     driver.run()
     for _ in range(LIMIT_S + 5):
-        outages.waiting("broker 2 (b:9092)", "writing")
+        outages.waiting("broker 2 (b:9092)", "writing", state=state)
         let_pass(driver, 1)
     (line,) = said(caplog)
-    assert ": broker 2 (b:9092) has not answered since " in line
+    assert f": broker 2 (b:9092) {state} since " in line
+    assert f". Try: {cure}" in line
     assert "a bolt must" not in line
+
+
+@pytest.mark.parametrize(
+    ("failure", "why", "cure"),
+    [
+        (
+            Failure("timeout", error="UnavailableError: away. Try: look at it", outage=True),
+            "UnavailableError: away",
+            "look at it",
+        ),
+        (
+            Failure("timeout", error="UnavailableError: away", outage=True),
+            "UnavailableError: away",
+            "see whether it runs",
+        ),
+        (Failure("exception", error="RecordError: no JSON. Try: correct it"), "RecordError: no JSON", "correct it"),
+    ],
+)
+def test_a_warning_has_one_cure_and_it_is_that_of_the_error(
+    kafka: Kafka, caplog: pytest.LogCaptureFixture, failure: Failure, why: str, cure: str
+) -> None:
+    """The error of the last try knows best what helps; bolts are not too slow where a service was away."""
+    driver = Driver(kafka, retry_delay_ms=600_000, retry_delay_ms_max=600_000)
+    driver.run()
+    driver.ack([n for n in range(10) if n != 4])
+    driver.spout.fail_with(driver.last_id(4), failure)
+    let_pass(driver, LIMIT_S + 5)
+    [warning] = said(caplog)
+    assert f"last with {why}; its retry" in warning
+    assert f". Try: {cure}" in warning
+    assert warning.count("Try: ") == 1
+    assert "faster bolts" not in warning
 
 
 def test_a_record_that_waits_for_its_retry_is_named_with_its_failure(

@@ -287,7 +287,7 @@ def test_offsets_that_another_session_holds_are_waited_for_and_told(
         assert caught.value.passes
         (line,) = caplog.messages
         assert re.search(rf"{served.url} has been locked since .*process {other.info.backend_pid} \(unnamed", line)
-        assert line.endswith("; group lines waits for it and goes on when it answers")
+        assert line.endswith("; group lines waits for it and goes on when it can be used again")
         other.execute("ROLLBACK")
         store.store(offsets)
     assert "can be used again" in caplog.messages[-1]

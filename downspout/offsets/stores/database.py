@@ -19,7 +19,6 @@ from downspout.settings.secrets import HIDDEN, is_secret
 
 Row = tuple[Any, ...]
 ASK_S = 2
-LOCKED, FULL = "has been locked", "has had no room left"
 SCHEMES = ("sqlite", "postgresql", "postgres")
 
 

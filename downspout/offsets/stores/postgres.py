@@ -11,8 +11,6 @@ from downspout.errors import MissingExtraError
 from downspout.formatting import lasting
 from downspout.offsets.stores.database import (
     ASK_S,
-    FULL,
-    LOCKED,
     DatabaseError,
     LockedError,
     LostError,
@@ -22,7 +20,7 @@ from downspout.offsets.stores.database import (
     TakenError,
     ValueRefusedError,
 )
-from downspout.outages import SILENT, State
+from downspout.outages import CURES, FULL, LOCKED, SILENT, State
 
 if TYPE_CHECKING:
     import psycopg
@@ -182,7 +180,7 @@ class PostgresDatabase:
             holders = ""
             with suppress(driver.Error):
                 holders = self._holders(WRITERS)
-            return LockedError(self.location, LOCKED, holders or "by whom is not known", "let that transaction end")
+            return LockedError(self.location, LOCKED, holders or "by whom is not known", CURES[LOCKED])
         if state == "53100":
             return PassesError(self.location, FULL, said, "free the server's disk")
         if state.startswith("40"):  # a deadlock, or a serialization failure: undone, as if the connection were lost

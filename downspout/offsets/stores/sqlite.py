@@ -15,8 +15,6 @@ from typing import Any
 
 from downspout.errors import ConfigError
 from downspout.offsets.stores.database import (
-    FULL,
-    LOCKED,
     DatabaseError,
     LockedError,
     PassesError,
@@ -25,7 +23,7 @@ from downspout.offsets.stores.database import (
     TakenError,
     ValueRefusedError,
 )
-from downspout.outages import State
+from downspout.outages import CURES, FULL, LOCKED, State
 from downspout.settings import folders
 from downspout.settings.folders import local_path
 
@@ -141,7 +139,7 @@ class SqliteDatabase:
         what = f"{self.location}: {error}"
         if code & 0xFF in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
             holder = holders(self.path) or "which process holds it is not known here"
-            return LockedError(self.location, LOCKED, holder, "let that transaction end")
+            return LockedError(self.location, LOCKED, holder, CURES[LOCKED])
         if code in UNIQUE:
             return TakenError(what, "sql.keys, if later rows are to take the place of earlier ones")
         if isinstance(error, sqlite3.IntegrityError | sqlite3.DataError | OverflowError | UnicodeError) or (
@@ -153,7 +151,7 @@ class SqliteDatabase:
         if code & 0xFF in (sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_PERM):
             return DatabaseError(f"{what} ({self.path})", "a file and a folder that this user may write")
         if code & 0xFF == sqlite3.SQLITE_FULL:
-            return PassesError(self.location, FULL, str(error), "free the disk")
+            return PassesError(self.location, FULL, str(error), CURES[FULL])
         return DatabaseError(what)
 
 

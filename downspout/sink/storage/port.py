@@ -18,11 +18,12 @@ from pathlib import Path
 from typing import Protocol
 
 from downspout.errors import SinkError, StoreAwayError
+from downspout.outages import CURES, FULL, OVER_QUOTA, SILENT
 
 PASSES = {
-    errno.ENOSPC: "has been full",
-    errno.EDQUOT: "has had no room left in this user's quota",
-    errno.ETIMEDOUT: "has not answered",
+    errno.ENOSPC: FULL,
+    errno.EDQUOT: OVER_QUOTA,
+    errno.ETIMEDOUT: SILENT,
 }
 """What is no fault of settings or rights, and is over some time, by the number of the error."""
 
@@ -38,12 +39,7 @@ def refused(error: OSError, place: str, what: str, cure: str) -> SinkError:
     if error.errno not in PASSES:
         return SinkError(what, cure=cure)
     state, why = PASSES[error.errno], error.strerror or ""
-    return StoreAwayError(
-        f"{place} {state} ({why})",
-        cure="free the disk" if error.errno != errno.ETIMEDOUT else "see that the store runs and can be reached",
-        state=state,
-        why=why,
-    )
+    return StoreAwayError(f"{place} {state} ({why})", cure=CURES[state], state=state, why=why)
 
 
 class Storage(Protocol):
