@@ -7,7 +7,7 @@ import os
 import sys
 from typing import Any
 
-from downspout.cli.arguments import exit_codes, sentence
+from downspout.cli.arguments import exit_codes, positive, sentence
 
 
 def add_parser(commands: Any) -> None:
@@ -20,12 +20,12 @@ def add_parser(commands: Any) -> None:
         epilog=exit_codes(_0="no world violated a property", _1="a world did, or an error without a code below"),
     )
     parser.add_argument("target", metavar="FILE[:NAME]", help="tests/simulated.py, or module:scenario")
-    parser.add_argument("--seeds", type=int, default=100, metavar="N", help="number of worlds (100)")
+    parser.add_argument("--seeds", type=positive, default=100, metavar="N", help="number of worlds (100)")
     parser.add_argument("--from", dest="first", type=int, default=0, metavar="SEED", help="seed of the first world (0)")
     parser.add_argument("--seed", type=int, metavar="SEED", help="run only the world of this seed")
     parser.add_argument("--trace", action="store_true", help="print every event; needs --seed")
     parser.add_argument(
-        "--jobs", type=int, default=os.cpu_count() or 1, metavar="N", help="number of processes (one per core)"
+        "--jobs", type=positive, default=os.cpu_count() or 1, metavar="N", help="number of processes (one per core)"
     )
     parser.set_defaults(handler=handle)
 

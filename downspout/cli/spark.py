@@ -20,6 +20,7 @@ from downspout.cli.arguments import (
     add_ui,
     exit_codes,
     place,
+    positive,
 )
 from downspout.cli.output import shown
 from downspout.formatting import counted
@@ -57,17 +58,11 @@ def _add_run(actions: Any) -> None:
     parser.add_argument(
         "--trigger", metavar="TIME", default="0s", help="time from the start of one batch to the next (0s: no pause)"
     )
-    parser.add_argument("--records-per-batch", type=_count, metavar="N", help="most records of one batch (500000)")
+    parser.add_argument("--records-per-batch", type=positive, metavar="N", help="most records of one batch (500000)")
     add_ui(parser)
     add_settings(parser)
     add_summary(parser, "no progress and no summary")
     parser.set_defaults(handler=handle_run)
-
-
-def _count(text: str) -> int:
-    if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from 1 on")
-    return int(text)
 
 
 def handle_run(arguments: argparse.Namespace) -> int:
@@ -77,6 +72,9 @@ def handle_run(arguments: argparse.Namespace) -> int:
     from downspout.engine.configuration import dead_letter_topics
     from downspout.engine.load import load
     from downspout.engine.values import resolve
+    from downspout.spark import check_pyspark
+
+    check_pyspark()
     from downspout.spark.topology.driver.run import RECORDS_PER_BATCH, run
 
     log_to_stderr(arguments.quiet)

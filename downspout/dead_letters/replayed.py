@@ -20,7 +20,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from downspout.kafka.port import Record
+from downspout.kafka.port import TOPIC_LEGAL, Record
 from downspout.ledger.origin import Origin
 
 PREFIX = "__downspout.replay."
@@ -28,7 +28,6 @@ NAMES = ("topic", "topic.id", "partition", "offset", "to")
 NO_ID = "-"  # Stands for the topic's id where the broker had none
 PARTITION_MAX = 2**31 - 1
 
-_TOPIC = re.compile(r"[A-Za-z0-9._-]{1,249}")
 _TOPIC_ID = re.compile(r"[A-Za-z0-9_-]{22}|-")
 _NUMBER = re.compile(r"[0-9]{1,18}")
 
@@ -75,7 +74,7 @@ def claim(
     except (UnicodeDecodeError, AttributeError):  # not ASCII, or null
         return None
     name, name_id, number, place, to = (by_name[name] for name in NAMES)
-    if to != topic or not (_TOPIC.fullmatch(name) and _TOPIC_ID.fullmatch(name_id)):
+    if to != topic or not (TOPIC_LEGAL.fullmatch(name) and _TOPIC_ID.fullmatch(name_id)):
         return None
     if not (_NUMBER.fullmatch(number) and _NUMBER.fullmatch(place)) or int(number) > PARTITION_MAX:
         return None

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from difflib import get_close_matches
+import re
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import pystorm.bolt
@@ -14,7 +14,8 @@ from downspout.engine.values import WHOLE_RUN, Settings, reads
 from downspout.errors import ConfigError, DownspoutError
 from downspout.findings import Finding
 from downspout.protocols import scopes_of, wrong_stateful_keys
-from downspout.settings.table import NUMBERS, SETTINGS, parse_scope
+from downspout.settings.storm_keys import meant
+from downspout.settings.table import SETTINGS, parse_scope
 from downspout.spout import validation
 
 
@@ -26,12 +27,13 @@ def findings(graph: Graph, settings: Settings) -> Iterator[Finding]:
     for component in graph.components.values():
         conf = dict(settings.components[component.name].values)
         yield from _scopes(component, conf)
-        yield from _near_misses(component, conf)
         yield from _never_flushes(component, conf)
         if wrong := wrong_stateful_keys(component.cls):
             cure = 'the name of the dict that the bolt keeps by key: stateful_keys = "counts"'
             yield Finding(True, component.name, wrong, cure)
+    yield from _near_misses(graph, settings)
     yield from _dead_letter_topics(graph, settings)
+    yield from _loops(graph, settings)
 
 
 def _unreachable(graph: Graph) -> Iterator[Finding]:
@@ -54,13 +56,16 @@ def _unreachable(graph: Graph) -> Iterator[Finding]:
                 yield Finding(False, spout.name, f"no bolt reads its stream {stream!r}", "a bolt that does")
 
 
-def _near_misses(component: Component, conf: dict[str, Any]) -> Iterator[Finding]:
-    """Find keys of Storm's that are nearly those that the engine reads: an unknown one is Storm's own affair."""
-    for key in conf:
-        if not key.startswith("topology.") or key in NUMBERS:
-            continue
-        if near := get_close_matches(key, NUMBERS, n=1, cutoff=0.93):
-            yield Finding(False, component.name, f"{key} is no setting of Storm's, and has no effect", near[0])
+def _near_misses(graph: Graph, settings: Settings) -> Iterator[Finding]:
+    """Find keys that are nearly Storm's, each once: an unknown one may be the user's own."""
+    having: dict[str, list[str]] = {}
+    for name, resolved in settings.components.items():
+        for key in resolved.values:
+            having.setdefault(key, []).append(name)
+    for key, names in having.items():
+        if (near := meant(key)) is not None:
+            where = names[0] if len(names) == 1 else graph.name
+            yield Finding(False, where, f"{key} is not a setting of Storm's, and has no effect there", near)
 
 
 def _scopes(component: Component, conf: dict[str, Any]) -> Iterator[Finding]:
@@ -116,3 +121,29 @@ def _dead_letter_topics(graph: Graph, settings: Settings) -> Iterator[Finding]:
                 f"{', '.join(sorted(topic or 'no topic' for topic in topics))}",
                 "kafka.group and kafka.dead_letter_topic of the topology, not of one component",
             )
+
+
+def _loops(graph: Graph, settings: Settings) -> Iterator[Finding]:
+    """Find KafkaBolts that write to a topic from which their own tuples come, so that records go round for ever."""
+    for bolt in graph.bolts:
+        conf = settings.components[bolt.name].values
+        if not reads(bolt, "produce") or not (topic := conf["produce.topic"]):
+            continue
+        before = graph.upstream([bolt.name])
+        for spout in graph.spouts:
+            if spout.name not in before or not reads(spout, "kafka"):
+                continue
+            given = settings.components[spout.name].values
+            brokers = conf["produce.bootstrap"] or conf["kafka.bootstrap"]
+            if brokers == given["kafka.bootstrap"] and _reads_topic(given, topic):
+                yield Finding(
+                    False, bolt.name, f"it writes to {topic}, which {spout.name} reads: its records come back to it",
+                    "another topic; or see that a record which has come back is not written again",
+                )  # fmt: skip
+
+
+def _reads_topic(conf: Mapping[str, Any], topic: str) -> bool:
+    try:
+        return topic in (conf["kafka.topics"] or ()) or bool(re.fullmatch(conf["kafka.pattern"] or r"\b\B", topic))
+    except re.error:  # found by itself
+        return False

@@ -114,7 +114,7 @@ class Graph:
         while rest:
             if (name := rest.pop()) not in found:
                 found.add(name)
-                rest += [given.source for given in self.components[name].inputs]
+                rest += [given.source for given in self.components[name].inputs if given.source in self.components]
         return found
 
     def problems(self) -> list[str]:

@@ -20,6 +20,8 @@ from downspout.engine.graph import Graph, from_class, nearest
 from downspout.engine.wiring import explain_packed, explain_wiring
 from downspout.errors import USER_ERRORS, DownspoutError, TopologyError, UserError
 
+FILES_SHOWN = 3
+
 
 def load(target: str, topology: str | None = None) -> Graph:
     """Return the graph of the topology that ``target`` names.
@@ -71,13 +73,13 @@ def _name(cls: Any, stem: str, classes: dict[str, Any]) -> str:
     return stem if len(classes) == 1 else f"{stem}-{cls.__name__}"
 
 
-def load_module(target: str) -> ModuleType:
-    """Return the module in a file (``topologies/x.py``), or of a name (``topologies.x``).
+def load_module(target: str, what: str = "a topology") -> ModuleType:
+    """Return the module in a file (``topologies/x.py``), or of a name (``topologies.x``); ``what`` is to be in it.
 
     Raises:
         TopologyError: there is none, or it cannot be imported; the message names the line.
     """
-    return _import_file(Path(target)) if target.endswith(".py") else _import_module(target)
+    return _import_file(Path(target), what) if target.endswith(".py") else _import_module(target)
 
 
 def _classes(module: ModuleType) -> dict[str, Any]:
@@ -128,11 +130,15 @@ def _import_module(name: str) -> ModuleType:
         raise _explain(error, name) from error
 
 
-def _import_file(path: Path) -> ModuleType:
+def _import_file(path: Path, what: str = "a topology") -> ModuleType:
+    if path.is_dir():
+        found = sorted(each.as_posix() for each in path.glob("*.py") if each.stem != "__init__")
+        cure = f"one of its files: {', '.join(found[:FILES_SHOWN])}" if found else f"the path of {what}'s .py file"
+        raise TopologyError("no file is named" if path == Path() else f"{path} is a folder", cure=cure)
     if not path.is_file():
         siblings = [p.stem for p in path.parent.glob("*.py") if p.stem != "__init__"] if path.parent.is_dir() else []
         near = get_close_matches(path.stem, siblings, n=1)  # by their names alone: all end alike
-        cure = f"{str(path.with_name(f'{near[0]}.py'))!r}" if near else "the path of a topology's .py file"
+        cure = f"{str(path.with_name(f'{near[0]}.py'))!r}" if near else f"the path of {what}'s .py file"
         raise TopologyError(f"{path} does not exist", cure=cure)
     folder = path.resolve().parent
     # As under `sparse run`: the project's root and its src/ hold spouts and bolts, and siblings can be imported.
@@ -141,7 +147,7 @@ def _import_file(path: Path) -> ModuleType:
     loader = _FromSource(name, str(path))
     spec = importlib.util.spec_from_file_location(name, path, loader=loader)
     if spec is None or path.suffix != ".py":
-        raise TopologyError(f"{path} is not a Python file", cure="the path of a topology's .py file")
+        raise TopologyError(f"{path} is not a Python file", cure=f"the path of {what}'s .py file")
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
     try:

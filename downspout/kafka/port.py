@@ -7,6 +7,7 @@ the real client hands its records through without copying them.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
@@ -18,6 +19,7 @@ from downspout.kafka.partitioners import Choose
 from downspout.kafka.unreadable import Limits, Unreadable
 
 __all__ = [
+    "TOPIC_LEGAL",
     "Answered",
     "Cluster",
     "ConsumerPort",
@@ -36,6 +38,9 @@ __all__ = [
     "TransactionalPort",
 ]
 
+
+TOPIC_LEGAL = re.compile(r"(?!\.{1,2}\Z)[A-Za-z0-9._-]{1,249}")
+"""Matches a name that Kafka lets a topic have."""
 
 Answered = Callable[[KafkaError | None], None]
 """Hears how a commit ended that was not waited for: with an error, or with none."""

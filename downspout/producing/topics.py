@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from downspout.errors import ConfigError
+from downspout.kafka.port import TOPIC_LEGAL
 from downspout.settings.import_path import load
 
 __all__ = ["Select", "check_topics", "selector"]
@@ -18,12 +19,16 @@ CURE = "topic='orders', or topic_field, or topic_function"
 
 
 def check_topics(settings: Mapping[str, Any], *, needed: bool = True) -> None:
-    """Raise a ConfigError where several ways name the topic, or none does and one is needed."""
+    """Raise a ConfigError where several ways name the topic, none does and one is needed, or it has no legal name."""
     given = [name for name in WAYS if settings[name] is not None]
     if len(given) > 1:
         raise ConfigError(f"produce.{' and produce.'.join(given)} are set", cure=f"only one of {', '.join(WAYS)}")
     if needed and not given and not settings["topic"]:
         raise ConfigError("no topic is named to write to", cure=CURE)
+    if (topic := settings["topic"]) and not TOPIC_LEGAL.fullmatch(topic):
+        raise ConfigError(
+            f"produce.topic = {topic!r} cannot be a topic's name", cure="letters, digits, dots, underscores and dashes"
+        )
 
 
 def selector(fields: Sequence[str], settings: Mapping[str, Any], log: logging.Logger) -> Select:

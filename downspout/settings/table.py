@@ -307,6 +307,8 @@ NUMBERS: Mapping[str, type] = {
     "topology.workers": int,
 }
 """Storm's keys that the engine reads as numbers."""
+POSITIVE = {"topology.message.timeout.secs": 30, "topology.workers": 1}
+"""Those that Storm refuses at the submit if they are 0, and what they are by default."""
 
 
 def check_number(key: str, value: Any, source: str) -> None:
@@ -330,8 +332,8 @@ def check_number(key: str, value: Any, source: str) -> None:
         fits = False
     if not fits:
         raise ConfigError(f"{key} = {value!r} ({source}) is not {KIND_NAMES[kind]} of at least 0", cure="10")
-    if key == "topology.message.timeout.secs" and not number:  # Storm refuses it too, at the submit
-        raise ConfigError(f"{key} = {value!r} ({source}) must be greater than 0", cure="30")
+    if key in POSITIVE and not number:
+        raise ConfigError(f"{key} = {value!r} ({source}) must be greater than 0", cure=str(POSITIVE[key]))
 
 
 def check_key(key: str, source: str, also: Sequence[str] = ()) -> None:

@@ -17,6 +17,7 @@ from downspout.kafka.address import parse_bootstrap
 from downspout.kafka.client_values import client_values
 from downspout.kafka.clusters import is_registered
 from downspout.kafka.handshake import check_names
+from downspout.kafka.port import TOPIC_LEGAL
 from downspout.kafka.schemes import is_scheme
 from downspout.settings.secrets import REFERENCE
 from downspout.spout.emit.choice import check_emit
@@ -41,7 +42,6 @@ DECIDED = {
 }
 """Properties of the client, and the setting of ours that decides each."""
 
-TOPIC_LEGAL = re.compile(r"(?!\.{1,2}\Z)[A-Za-z0-9._-]{1,249}")
 POLL_INTERVAL_MS = 300_000
 """The client's ``max_poll_interval_ms``, unless it is given: who polls less often is thrown out of the group."""
 

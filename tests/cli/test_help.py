@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import re
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -87,6 +88,8 @@ def test_check_shows_what_was_given_and_all_the_rest_on_demand(capsys: pytest.Ca
         ("run t.py u.py", "downspout run", "unrecognized arguments: u.py. Try: downspout run --help"),
         ("run", "downspout run", "the following arguments are required: FILE"),
         ("spark run t.py --record-per-batch 5", "downspout spark run", "--record-per-batch. Try: --records-per-batch"),
+        ("spark run t.py --records-per-batch 0", "downspout spark run", "'0' is not a whole number from 1 to"),
+        ("simulate t.py --seeds 0", "downspout simulate", "argument --seeds: '0' is not a whole number from 1 to"),
         ("runn t.py", "downspout run", "downspout: error: unknown command runn. Try: downspout run"),
         ("kafka strat", "downspout kafka start", "unknown command strat. Try: downspout kafka start"),
         ("kafka frobnicate", "downspout kafka", "unknown command frobnicate. Try: one of start, status, stop,"),
@@ -102,6 +105,22 @@ def test_a_misspelt_word_is_answered_by_what_was_meant(
     printed = capsys.readouterr().err
     assert printed.startswith(f"usage: {usage} [-h]")
     assert said in printed
+
+
+def test_spark_run_says_which_extra_it_lacks(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before it looks at the topology: without PySpark none can run."""
+    for name in ("pyspark", "py4j"):
+        monkeypatch.setitem(sys.modules, name, None)
+    assert main(["spark", "run", "nosuch.py"]) == 3
+    assert "PySpark is not installed. Try: pip install 'downspout[spark]'" in capsys.readouterr().err
+
+
+def test_a_missing_scenario_file_is_not_called_a_topology(capsys: pytest.CaptureFixture[str]) -> None:
+    """``downspout simulate`` reads scenarios."""
+    assert main(["simulate", "nosuch/nosuch.py", "--jobs", "1"]) == 2
+    assert "nosuch/nosuch.py does not exist. Try: the path of a scenario's .py file" in capsys.readouterr().err
 
 
 def test_words_that_another_program_reads_are_left_alone() -> None:

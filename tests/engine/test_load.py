@@ -211,6 +211,15 @@ def test_an_imported_topology_counts_only_where_none_is_defined(write):
     assert load(write(f"from base_t import Base\nclass Own(Topology):\n{body}")).name == "made"
 
 
+def test_a_folder_is_answered_by_its_files(write):
+    """So is the empty name, which a script passes on if a variable of its is not set."""
+    folder = Path(write("")).parent
+    with pytest.raises(TopologyError, match=r"topologies is a folder\. Try: one of its files: .*topologies/made\.py"):
+        load(str(folder))
+    with pytest.raises(TopologyError, match=r"no file is named\. Try: "):
+        load("")
+
+
 def test_a_missing_file_names_its_nearest_sibling(write):
     """A mistyped path is answered by the path that was meant."""
     write("")

@@ -68,6 +68,8 @@ def test_storms_keys_have_storms_defaults_and_types():
     values = resolve(graph(), ["topology.max.spout.pending=500"], environ={}).components["in"].values
     assert values["topology.max.spout.pending"] == 500
     assert values["topology.message.timeout.secs"] == 30
+    with pytest.raises(ConfigError, match=r"topology.workers = 0 .* must be greater than 0. Try: 1"):
+        resolve(graph(topology_config={"topology.workers": 0}), environ={})
 
 
 @pytest.mark.parametrize("tasks", [1, 4])

@@ -109,6 +109,8 @@ def test_a_bolt_that_acks_before_it_emits_is_told(cls, warned):
     ({"topic_function": "foo.bar"}, "produce.topic_function = 'foo.bar' cannot be imported"),
     ({"callback": "foo.bar"}, "produce.callback = 'foo.bar' cannot be imported"),
     ({"partitioner": "foo.bar"}, "produce.partitioner = 'foo.bar' cannot be imported"),
+    ({"topic": "bad name!"}, "produce.topic = 'bad name!' cannot be a topic's name. Try: letters, digits, dots"),
+    ({"topic": "..", "mapper": "os.getcwd"}, "produce.topic = '..' cannot be a topic's name"),
     ({"bootstrap": "nope:99999"}, "produce.bootstrap = 'nope:99999': 'nope:99999' is not an address"),
     ({}, None),
 ])  # fmt: skip
@@ -119,6 +121,26 @@ def test_what_a_kafka_bolt_could_not_start_with_is_found(given, said):
     assert [line.removeprefix("error: out: ").startswith(str(said)) for line in found(made) if "error: " in line] == (
         [True] if said else []
     )
+
+
+@pytest.mark.parametrize(("source", "bolt", "spout", "warned"), [
+    ("in", {"produce.topic": "t"}, {}, True), ("in", {"produce.topic": "u"}, {}, False),
+    ("other", {"produce.topic": "t"}, {}, False), ("in", {"produce.topic": "t", "produce.bootstrap": "b:1"}, {}, False),
+    ("in", {"produce.topic": "t"}, {"kafka.topics": None, "kafka.pattern": "t|u"}, True),
+    ("in", {"produce.topic": "t"}, {"kafka.topics": None, "kafka.pattern": "t("}, False),
+])  # fmt: skip
+def test_a_bolt_that_writes_to_its_own_spouts_topic_is_found(source, bolt, spout, warned):
+    """Its records would come back for ever; those for another spout, or to other brokers, would not."""
+    streams = {"default": Stream("default", ("value",))}
+    made = graph(
+        spout=spout,
+        other=Component("other", KafkaLike, 1, {"kafka.topics": ["v"]}, streams),
+        back=Component(
+            "back", KafkaBolt, 1, {"produce.message_field": "value", **bolt}, inputs=(Input(source, "default"),)
+        ),
+    )
+    line = "warning: back: it writes to t, which in reads: its records come back to it. Try: another topic"
+    assert [each.startswith(line) for each in found(made) if "warning: back" in each] == [True] * warned
 
 
 def test_nothing_is_found_where_nothing_is_wrong():
@@ -181,7 +203,11 @@ FINDINGS = {
     ),
     "near miss": (
         {"topology": {"topology.message.timeout.sec": 60}},
-        "warning: in: topology.message.timeout.sec is no setting of Storm's, and has no effect. Try: topology.message",
+        "warning: g: topology.message.timeout.sec is not a setting of Storm's, and has no effect there. Try: topology",
+    ),
+    "near miss of one component": (
+        {"spout": {"storm.message.timeout.secs": 60}},
+        "warning: in: storm.message.timeout.secs is not a setting of Storm's, and has no effect there. Try: topology",
     ),
     "weak guarantee": ({"spout": {"kafka.guarantee": "AT_MOST_ONCE"}}, "warning: out: in has kafka.guarantee ="),
     "no origin": ({"fields": ("value",)}, "warning: out: stream 'default' of 'in' has no field `origin`"),

@@ -66,7 +66,7 @@ def load_scenarios(target: str) -> dict[str, Scenario]:
         TopologyError: there is no such file, or no such scenario in it.
     """
     place, _, wanted = target.rpartition(":") if ":" in target else (target, "", "")
-    module = load_module(place)
+    module = load_module(place, "a scenario")
     found = {name: value for name, value in vars(module).items() if isinstance(value, Scenario)}
     if not found:
         raise TopologyError(f"{place} holds no Scenario", cure="orders = Scenario(Orders, records=…, rows=…)")
