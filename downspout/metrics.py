@@ -65,7 +65,7 @@ _TABLE = (
     Metric("fetched", "counter", "records", "Records that polls returned, also those that are read again or skipped."),
     Metric("fetch_mean_s", "gauge", "seconds", "Mean time to the answer of a fetch in the last minute.", "A broker that has nothing waits up to `fetch_max_wait_ms`. Of several tasks the longest is shown."),
     Metric("fetch_max_s", "gauge", "seconds", "Longest time to the answer of a fetch in the last minute."),
-    Metric("lag", "gauge", "records", "Offsets between the commit point and the end of the log, as of the last fetch.", "It is missing until partitions are assigned and each of them was fetched from. Of batches: as of the last one."),
+    Metric("lag", "gauge", "records", "Offsets between the commit point and the end of the log, as of the last fetch.", "It is missing until partitions are assigned. Of a partition not read yet: as of its start. Of batches: as of the last one."),
     Metric("in_flight", "gauge", "tuples", "Tuples in flight; for chunks, their records."),
     Metric("retry_waiting", "gauge", "records", "Failed records that wait for their retry."),
     Metric("committed", "gauge", "offsets", "Sum of the committed offsets of the partitions owned."),

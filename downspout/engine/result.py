@@ -133,7 +133,7 @@ def collect(graph: Graph, tasks: Sequence[Task], world: World, *, reason: str, d
     spouts = [task for task in tasks if isinstance(task, SpoutTask)]
     in_flight = sum(spout.in_flight for spout in spouts)
     reported = [(task, task.report()) for task in tasks]
-    reports = reports_of(reported)
+    reports = reports_of((task.name, report) for task, report in reported if report)
     not_retried = sum(task.lost for task in tasks if isinstance(task, BoltTask))
     # Each may have come of another spout tuple that counted as complete when it was emitted.
     untracked = max(0, sum(spout.untracked for spout in spouts) - not_retried)
@@ -210,12 +210,21 @@ def in_order(found: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> dict[str, 
     return {spout: dict(sorted(partitions.items(), key=rank)) for spout, partitions in found.items()}
 
 
-def reports_of(reported: Sequence[tuple[Task, Mapping[str, float]]]) -> dict[str, dict[str, float]]:
-    """Return what components report, summed over their tasks."""
+def reports_of(reported: Iterable[tuple[str, Mapping[str, float]]]) -> dict[str, dict[str, float]]:
+    """Return what components report, summed over their tasks: no lag where a task does not know its own yet.
+
+    >>> reports_of([("s", {"assigned": 1, "lag": 3}), ("s", {"assigned": 0})])
+    {'s': {'assigned': 1}}
+    """
     found: dict[str, dict[str, float]] = {}
-    for task, report in reported:
+    unknown = set()
+    for component, report in reported:
+        metrics = found.setdefault(component, {})
         for name, value in report.items():
-            metrics = found.setdefault(task.name, {})
             before = metrics.get(name, 0)
             metrics[name] = max(before, value) if name in LARGEST else before + value
+        if "assigned" in report and "lag" not in report:
+            unknown.add(component)
+    for component in unknown:
+        found[component].pop("lag", None)
     return found

@@ -49,10 +49,11 @@ class Rates:
         if bounds.for_s is not None:
             left.append(bounds.for_s - metrics.result.duration_s)
         if bounds.records is not None and self.rate:
-            left.append((bounds.records - metrics.result.completed) / self.rate)
+            share = metrics.result.completed / metrics.resolved if metrics.resolved else 1.0  # No dead letter counts
+            left += [(bounds.records - metrics.result.completed) / (self.rate * share)] if share else []
         # Where only failed records are left, their back-off says how long that takes, and not the rate. That of batches
-        # counts no records.
-        is_known = bounds.until == "end" and self.rate and not metrics.in_batches
+        # counts no records, and one that is shown as 0/s tells nothing.
+        is_known = bounds.until == "end" and self.rate >= 0.5 and not metrics.in_batches
         if is_known and metrics.lag and metrics.lag > metrics.gauge("retry_waiting"):
             left.append(metrics.lag / self.rate)
         return max(0.0, min(left)) if left else None
@@ -60,9 +61,9 @@ class Rates:
     def line(self, metrics: RunMetrics, *, timed: bool = True) -> str:
         """Return all of it in one line; with ``timed=False``, what does not change by the passing of time alone."""
         result = metrics.result
-        parts = [f"{result.completed:,} done"]
+        parts = [f"{metrics.resolved:,} done"]
         if timed:
-            parts = [f"{result.duration_s:6.0f} s", f"{result.completed:,} done ({self.rate:,.0f}/s)"]
+            parts = [f"{result.duration_s:6.0f} s", f"{metrics.resolved:,} done ({self.rate:,.0f}/s)"]
         parts.append(f"{result.in_flight:,} in flight")
         queued, slowest = max(((queued, name) for name, (queued, _) in metrics.queues.items()), default=(0, ""))
         if queued:

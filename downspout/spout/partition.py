@@ -49,6 +49,7 @@ class Partition:
     cursor: Cursor  # where it is read, and what waits to be looked at
     retry_cache: RetryCache  # records that may be needed again
     commits: CommitState  # what the broker has
+    log_end: int  # the end of its log as of the last fetch that is known of, at first as of its start
     isolation: CrashIsolation  # the search for a record that kills its process
     breaker: Breaker  # opens when too many of its records are exhausted
     make: Callable[[Record], Any]  # makes a tuple's values of a record; a translator's, a list of such values

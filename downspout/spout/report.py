@@ -6,14 +6,13 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Protocol
 
 from downspout.formatting import counted
-from downspout.kafka.port import TopicPartition
 from downspout.spout.group.group_session import GroupSession
 from downspout.spout.partition import Partition
 from downspout.spout.spout_metrics import SpoutMetrics
 
 
 def summarise(metrics: SpoutMetrics, session: GroupSession | None, now: int) -> dict[str, float]:
-    """Return counters and gauges, the lag only where it is known. Asks no broker: ends are as of the last fetch."""
+    """Return counters and gauges, the lag only once all partitions have started. Asks no broker."""
     counters = {name: float(getattr(metrics, name)) for name in SpoutMetrics.__slots__}
     times: dict[str, float] = {}
     if session is not None:
@@ -63,23 +62,22 @@ def by_partition(session: GroupSession | None, now: int, explains: Explains | No
     """
     if session is None:
         return {}
-    ends = _ends(session)
-    return {part.place(): _figures(part, ends[part.tp], now, explains) for part in session.parts}
+    return {part.place(): _figures(part, end, now, explains) for part, end in _ends(session).items()}
 
 
 def total_of(partitions: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
-    """Return the sum of partitions: of what is known of them.
+    """Return the sum of partitions; no lag where that of one is not known.
 
     >>> total_of([{"lag": 3, "done": 1}, {"lag": None, "done": 2}])
-    {'lag': 3, 'done': 3, 'uncommitted': 0, 'in_flight': 0, 'failed': 0}
+    {'lag': None, 'done': 3, 'uncommitted': 0, 'in_flight': 0, 'failed': 0}
     """
     rows = list(partitions)
     lags = [row["lag"] for row in rows if row.get("lag") is not None]
     sums = {name: sum(row.get(name) or 0 for row in rows) for name in ("done", "uncommitted", "in_flight", "failed")}
-    return {"lag": sum(lags) if lags else None} | sums
+    return {"lag": sum(lags) if lags and len(lags) == len(rows) else None} | sums
 
 
-def _figures(part: Partition, end: int | None, now: int, explains: Explains | None) -> dict[str, Any]:
+def _figures(part: Partition, end: int, now: int, explains: Explains | None) -> dict[str, Any]:
     ledger = part.ledger
     point = ledger.commit_point()
     done = ledger.done_beyond_commit
@@ -113,25 +111,26 @@ def _why(part: Partition, point: int, now: int) -> str:
     return f"{failed}waits for another try" if retry is not None else "not read yet"
 
 
-def _lag_of(part: Partition, end: int | None) -> int | None:
-    """Return how far a partition's commit is behind; None before the first fetch."""
-    if end is None:
-        return None
+def _lag_of(part: Partition, end: int) -> int:
+    """Return how far a partition's commit is behind."""
     # Behind the last record there may be markers, which the reader passes without a trace in the ledger.
     return max(0, end - max(part.ledger.commit_point(), part.commits.offset))
 
 
 def _lag(session: GroupSession) -> int | None:
-    """Return how far the commits are behind; None before an assignment has arrived and all of it was fetched from."""
+    """Return how far the commits are behind; None before an assignment has arrived and all of it has started."""
     if not session.assignment.complete:
         return None
-    ends = _ends(session)
-    lags = [_lag_of(part, ends[part.tp]) for part in session.parts]
-    known = [lag for lag in lags if lag is not None]
-    return sum(known) if len(known) == len(lags) else None
+    return sum(_lag_of(part, end) for part, end in _ends(session).items())
 
 
-def _ends(session: GroupSession) -> dict[TopicPartition, int | None]:
-    """Return where each partition's log ends, as of the last fetch. The assignment is a copy, so one look at it."""
+def _ends(session: GroupSession) -> dict[Partition, int]:
+    """Return where each partition's log ends, as of its last fetch, or of its start where none was.
+
+    The assignment is a copy, so one look at it.
+    """
     consumer, assigned = session.consumer, session.consumer.assignment()
-    return {part.tp: consumer.highwater(part.tp) if part.tp in assigned else None for part in session.parts}
+    for part in (parts := session.parts):
+        if part.tp in assigned and (end := consumer.highwater(part.tp)) is not None:
+            part.log_end = end
+    return {part: part.log_end for part in parts}

@@ -129,7 +129,7 @@ class State:
         chosen = rows[offset : offset + min(limit, LIMIT_MAX)]
         return {
             "count": len(rows),
-            "lag": sum(lags) if lags else None,
+            "lag": sum(lags) if lags and len(lags) == len(rows) else None,
             "sort": sort,
             "offset": offset,
             "known_s": self.past.known_s,

@@ -6,6 +6,7 @@ import io
 import logging
 import re
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 from rich.console import Console
@@ -83,8 +84,15 @@ def test_the_time_that_is_left_counts_dead_letters_as_done_and_leaves_retries_ou
             left = rates.eta_s(now)
             assert left is not None
             assert 0.8 * (100 - at_s) <= left <= 1.2 * (100 - at_s) + 1
+    assert " 9,900 done (100/s)" in rates.line(now), "the rate is that of what is shown as done"
+    bounded = replace(now, bounds=Bounds(records=50))
+    assert rates.eta_s(bounded) is None, "dead letters bring it no nearer to 50 records"
     reports["reader"] |= {"lag": 5.0}
     assert rates.eta_s(now) is None
+    reports["reader"] |= {"lag": 5_000.0}
+    assert Rates().eta_s(now) is None
+    rates.rate = 0.4
+    assert rates.eta_s(now) is None, "no time is left at 0/s"
     assert "5 to retry  9,900 dead letters" in rates.line(now)
 
 
@@ -154,12 +162,12 @@ def standing(partitions: dict[str, dict[str, object]]) -> RunResult:
 
 
 def test_the_view_shows_partitions_and_topics() -> None:
-    """Each partition has a line, a topic with several another; what is not known is a dash, and no part of a sum."""
+    """Each partition has a line, a topic with several another; what is not known is a dash, and so is its sum."""
     rows = partition_rows(standing({"a[0]": partition(7, 13), "a[1]": partition(None, None), "b[0]": partition(20, 0)}))
     assert rows == [
         ("a[0]", "7", "20", "20", "13", "2", "1", "0"),
         ("a[1]", "–", "20", "20", "–", "2", "1", "0"),
-        ("a", "", "", "", "13", "4", "2", "0"),
+        ("a", "", "", "", "–", "4", "2", "0"),
         ("b[0]", "20", "20", "20", "0", "2", "1", "0"),
     ]
 

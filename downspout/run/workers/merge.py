@@ -7,20 +7,20 @@ life that was killed only its reports are known, so counters may be half a secon
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from downspout.engine.latencies import joined, quantile_ms
 from downspout.engine.loop import Bounds
 from downspout.engine.result import (
-    LARGEST,
     Counts,
     RunResult,
     TaskResult,
     WorkerResult,
     in_order,
     merged_dead_letters,
+    reports_of,
 )
 from downspout.metrics import METRICS
 from downspout.run.metrics import RunMetrics, lag_of
@@ -88,6 +88,10 @@ def merge(
     results, now = [report.result for report in every], [report.result for report in latest]
     names = list(components)
     in_flight = sum(result.in_flight for result in now)
+    reports = _reports(results, now)
+    if len(now) < len(workers):  # one has not told yet which partitions are its own, and how far behind they are
+        for each in reports.values():
+            each.pop("lag", None)
     result = RunResult(
         reason=reason,
         drained=in_flight == 0,
@@ -104,7 +108,7 @@ def merge(
             f"worker {each.worker.number}: {line}" for each in workers for r in each.reports for line in r.result.errors
         ],
         last_errors={name: error for result in results for name, error in result.last_errors.items()},
-        reports=_reports(results, now),
+        reports=reports,
         metrics=_by_worker(workers),
         spouts=now[0].spouts if now else (),
         uncommitted=_sums(result.uncommitted for result in now),
@@ -141,20 +145,17 @@ def _counts(component: str, results: Sequence[RunResult], now: Sequence[RunResul
 
 def _reports(results: Sequence[RunResult], now: Sequence[RunResult]) -> dict[str, dict[str, float]]:
     """Add up the metrics that components report."""
-    found: dict[str, dict[str, float]] = {}
-    for source, wanted in ((results, lambda name: name not in GAUGES), (now, GAUGES.__contains__)):
-        _add(found, source, wanted)
-    return found
-
-
-def _add(found: dict[str, dict[str, float]], results: Sequence[RunResult], wanted: Callable[[str], bool]) -> None:
-    for result in results:
-        for component, report in result.reports.items():
-            metrics = found.setdefault(component, {})
-            for name, value in report.items():
-                if wanted(name):
-                    before = metrics.get(name, 0)
-                    metrics[name] = max(before, value) if name in LARGEST else before + value
+    gauges = reports_of(each for result in now for each in result.reports.items())
+    counters = reports_of(each for result in results for each in result.reports.items())
+    return {
+        component: {
+            name: source[component][name]
+            for source, are_gauges in ((counters, False), (gauges, True))
+            for name in source.get(component, ())
+            if (name in GAUGES) == are_gauges
+        }
+        for component in counters
+    }
 
 
 def _tasks_of(worker: WorkerReports) -> list[TaskResult]:

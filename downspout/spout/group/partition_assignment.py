@@ -313,7 +313,7 @@ class PartitionAssignment:
         for tp in fresh:
             commit, topic_id = committed.get(tp), topic_ids[tp.topic]
             beginning = self._starts.decide(tp, commit, topic_id, logs, self._earlier.get(tp, NEVER_OURS))
-            self._start(tp, topic_id, beginning, commit)
+            self._start(tp, topic_id, beginning, commit, logs.ends[tp])
 
     def _start(
         self,
@@ -321,6 +321,7 @@ class PartitionAssignment:
         topic_id: str,
         beginning: Beginning,
         commit: OffsetAndMetadata | None,
+        log_end: int,
     ) -> None:
         settings = self._settings
         formats = (settings["fields"], settings["key_format"], settings["value_format"])
@@ -340,6 +341,7 @@ class PartitionAssignment:
             cursor=cursor,
             retry_cache=RetryCache(settings["retry_cache_bytes"]),
             commits=CommitState(None if commit is None else (commit.offset, commit.metadata)),
+            log_end=log_end,
             isolation=CrashIsolation(ledger, cursor, beginning.isolation, beginning.killed_by, beginning.behind_until),
             make=make,
             make_many=make_many,
@@ -378,6 +380,6 @@ class PartitionAssignment:
         self._forget(tp)
         self.epochs.renew(tp)
         known = None if commit is None else OffsetAndMetadata(*commit, -1)
-        self._start(tp, part.topic_id, Beginning(PartitionLedger(start, self._backoff)), known)
+        self._start(tp, part.topic_id, Beginning(PartitionLedger(start, self._backoff)), known, end)
         if self._bounds is not None:
             self.parts[tp].cursor.stop = self._bounds.cut(tp, end)

@@ -53,6 +53,18 @@ def test_counters_add_up_over_all_lives_and_states_over_the_latest() -> None:
     assert [(w.number, w.completed, w.in_flight, w.lag) for w in result.workers] == [(1, 110, 5, 890), (2, 1, 1, 7)]
 
 
+def test_a_worker_that_does_not_know_its_lag_leaves_the_run_without_one() -> None:
+    """The lag of some partitions is not that of the run, and no time that is left comes of it."""
+    knows = report(1, spout={"records": 2, "lag": 7, "assigned": 1})
+    joins = report(1, spout={"records": 2, "assigned": 0})
+    for told in ([knows], [joins]), ([knows], []):
+        found = merged(*told)
+        assert found.lag is None
+        assert "lag" not in found.result.reports["spout"]
+        assert found.result.workers[0].lag == 7
+    assert merged([knows], [knows]).lag == 14
+
+
 def test_lives_that_are_over_are_kept_as_one() -> None:
     """Added up or not, the whole of several lives is the same; and nothing of those added up is in flight."""
     lives = [
