@@ -6,6 +6,7 @@ copied and restored with it: that is the point of them.
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Mapping
 from pathlib import Path
@@ -17,7 +18,7 @@ from downspout.offset_ranges import OffsetRanges
 from downspout.sink import skips
 from downspout.sink.log.commit_log import CommitLog
 from downspout.sink.offset_store import DirectoryStore, State
-from downspout.sink.runs import read_runs
+from downspout.sink.runs import Run, read_runs
 from downspout.sink.storage.disk import Disk
 from downspout.sink.storage.layout import Layout
 from downspout.spout.offset_store import StoredOffset
@@ -75,8 +76,10 @@ class SinkNotes:
         return skips.covered(log, partition.topic, "", partition.partition)
 
     def cure(self) -> str:
-        """Return the command that reads records again."""
-        run = next(iter(read_runs(self.directory, self._disk)), None)
-        file = run.file if run and run.file else "TOPOLOGY.py"
-        options = ["--set", f"kafka.group={self._group}.again", "--set", "kafka.start=EARLIEST", "--until", "end"]
-        return shlex.join(["downspout", "run", file, *options])
+        """Return the command that reads records again, with what was given to the latest run."""
+        run = next(iter(read_runs(self.directory, self._disk)), Run())
+        keys = re.compile(r"([^=]*:)?kafka\.(group|start\w*)=")
+        given = [option for option in run.overrides() if not keys.match(option)]
+        given += [f"kafka.group={self._group}.again", "kafka.start=EARLIEST"]
+        options = [part for option in given for part in ("--set", option)]
+        return shlex.join(["downspout", "run", run.file or "TOPOLOGY.py", *options, "--until", "end"])

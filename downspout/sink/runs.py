@@ -11,6 +11,7 @@ are left out, references to secrets (``env:NAME``) are kept.
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -20,7 +21,7 @@ from typing import Any
 from downspout.component import OF_SPOUT, RUN, SINKS
 from downspout.engine.graph import Graph
 from downspout.engine.values import Settings, reads
-from downspout.settings.layers import Resolved
+from downspout.settings.layers import FILE_NAME, Resolved, from_file
 from downspout.settings.secrets import is_secret
 from downspout.settings.table import CLIENT_PREFIX, SETTINGS, parse_scope
 from downspout.sink.log.entry import from_document, listed, text, to_document
@@ -95,6 +96,29 @@ class Run:
         ]
         return ways[0] if ways and all(way == ways[0] for way in ways) else {}
 
+    def overrides(self) -> list[str]:
+        """Return the ``--set`` options that give what was given for this run, but what ``downspout.toml`` says anyway.
+
+        >>> given = {"parquet.directory": "out", "parquet.partition_by": ["day"]}
+        >>> Run(settings={"reader": given, "sink": {**given, "parquet.rows_max": 7}}).overrides()
+        ['parquet.directory=out', 'parquet.partition_by=day', 'sink:parquet.rows_max=7']
+        """
+        stored = from_file(Path(FILE_NAME)).values
+        given: dict[str, dict[str, str]] = {}  # by key and component
+        for name, values in self.settings.items():
+            for key, value in values.items():
+                # What a spout emits follows from the topology, and changes no row.
+                if key not in ("kafka.emit", SINKS, RUN) and stored.get(key) != value:
+                    given.setdefault(key, {})[name] = _as_option(value)
+        options = []
+        for key, by_name in sorted(given.items()):
+            # What was given for all reaches those too that do not read it, and may not be given to one of them.
+            shared = max(by_name.values(), key=[*by_name.values()].count) if len(by_name) > 1 else None
+            is_for_all = len(by_name) == len(self.settings) and shared is not None
+            options += [f"{key}={shared}"] if is_for_all else []
+            options += [f"{name}:{key}={text}" for name, text in by_name.items() if not is_for_all or text != shared]
+        return options
+
     def to_json(self) -> dict[str, Any]:
         """Return it as JSON values."""
         return {
@@ -115,6 +139,13 @@ class Run:
             )  # fmt: skip
         except KeyError as error:
             raise ValueError(f"out of form (no {error})") from None
+
+
+def _as_option(value: Any) -> str:
+    """Return a value as ``--set`` takes it."""
+    if isinstance(value, list) and not any("," in str(each) for each in value):
+        return ",".join(map(str, value))
+    return value if isinstance(value, str) else "" if value is None else json.dumps(value)
 
 
 def _topics(values: Values) -> list[str]:

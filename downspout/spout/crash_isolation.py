@@ -81,7 +81,8 @@ class UncleanStarts:
         if not before.ended and isolation.starts:
             self._metrics.unclean += 1
             self._log.warning(
-                "%s: the previous process was killed or crashed%s%s",
+                "%s: the process before did not end in order%s: it was killed, it crashed, or another one took over "
+                "from it%s",
                 coordinates(tp.topic, tp.partition, base),
                 f" ({isolation.starts} in a row)" if isolation.starts > 1 else "", _consequence(isolation),
             )  # fmt: skip
@@ -111,8 +112,8 @@ class UncleanStarts:
 
 def _consequence(isolation: Isolation) -> str:
     if isolation.single:
-        return f"; up to {isolation.narrow_until} one record is out at a time"
-    return f"; up to {isolation.until} records are tried {isolation.window} at a time" if isolation.until else ""
+        return f"; records up to @{isolation.narrow_until - 1} are tried one at a time"
+    return f"; records up to @{isolation.until - 1} are tried {isolation.window:,} at a time" if isolation.until else ""
 
 
 class CrashIsolation:

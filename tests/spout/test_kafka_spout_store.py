@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import sqlite3
 from pathlib import Path
 from typing import Any
@@ -100,11 +101,14 @@ def test_an_empty_store_and_a_group_that_is_not(
 ) -> None:
     """The start goes by kafka.start, and says how to adopt the group's offsets; or it adopts them, and says so."""
     commit(kafka, 6)
+    caplog.set_level(logging.INFO, logger="tests.spout")
     driver = Driver(kafka, offset_store=url, offset_store_adopt=adopt)
     assert driver.run() == expected
     said = "adopts what group" if adopt else "kafka.offset_store_adopt=true"
     assert said in caplog.text
     assert f"{TOPIC}[0]@6" in caplog.text
+    assert "is new to" not in caplog.text, "the group has commits"
+    assert adopt or f"holds nothing of {TOPIC}[0]: reading from the beginning" in caplog.text
     driver.ack_all()
     driver.commit()
     assert (stored(url), driver.committed()) == (10, 10)

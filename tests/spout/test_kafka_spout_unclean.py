@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import logging
 from typing import Any
 
 import pytest
@@ -91,6 +92,20 @@ def test_after_the_second_unclean_start_a_window_may_be_out(kafka: Kafka) -> Non
     driver.ack(range(1000, 1700))
     driver.commit()
     assert (driver.committed(), told(kafka)) == (1700, AT_WORK)
+
+
+def test_the_warning_does_not_say_that_the_process_before_is_dead(
+    kafka: Kafka, caplog: pytest.LogCaptureFixture
+) -> None:
+    """One that lives may have lost its partitions to another; the commit says only that it did not end in order."""
+    fill(kafka, 1690)
+    die(kafka, 2)
+    caplog.clear()
+    with caplog.at_level(logging.WARNING, logger="tests.spout"):
+        Driver(kafka).run()
+    (said,) = [record.getMessage() for record in caplog.records if "in order" in record.getMessage()]
+    assert "did not end in order (2 in a row): it was killed, it crashed, or another one took over from it" in said
+    assert said.endswith("; records up to @1699 are tried 1,000 at a time")
 
 
 def test_each_death_in_a_window_makes_it_smaller(kafka: Kafka) -> None:

@@ -7,6 +7,7 @@ import logging
 import shlex
 import shutil
 from collections.abc import Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from bolts.parquet import ParquetBolt
 from downspout.component import SINKS
 from downspout.errors import SinkError
 from downspout.kafka import OffsetAndMetadata, TopicPartition
-from downspout.sink import Disk, Layout
+from downspout.sink import Disk, Layout, Run, note_run
 from downspout.sink.commit_notes import SinkNotes
 from downspout.sink.skips import Step, note_skips
 from downspout.sink.skips import rows_of as log_of
@@ -300,6 +301,32 @@ def test_a_log_that_cannot_be_read_stops_no_start(job: Job) -> None:
     assert job.said("cannot compare the notes")
     with pytest.raises(SinkError):
         job.write([10])
+
+
+def test_another_topologys_commits_are_no_sign_of_a_deleted_directory(job: Job) -> None:
+    """A topology that starts on the group of another one has a directory of its own: that group is what is wrong."""
+    shutil.rmtree(job.out)
+    Layout(job.out).log.mkdir(parents=True)
+    assert job.run(topology_id="sums-1") == []
+    assert job.said("topology orders has committed")
+
+
+def test_the_cure_keeps_what_was_given_for_the_run(tmp_path: Path) -> None:
+    """Without ``--set parquet.directory=…`` it would write to another directory; group and start are its own."""
+    shared = {"parquet.directory": "out/a b", "parquet.partition_by": [], "kafka.group": "g", "kafka.start": "LATEST"}
+    given = {
+        "spout": {**shared, "kafka.emit": "chunk", "kafka.group": "h"},
+        "first": shared,
+        "second": {**shared, "parquet.ack_on": "x"},
+    }
+    Layout(tmp_path).log.mkdir(parents=True)
+    note_run(tmp_path, Run("flow", "part.py", settings=given), Disk(), "w")
+    words = shlex.split(SinkNotes(tmp_path, "g").cure())
+    assert words[:3] == ["downspout", "run", "part.py"]
+    assert [after for word, after in pairwise(words) if word == "--set"] == [
+        "second:parquet.ack_on=x", "parquet.directory=out/a b", "parquet.partition_by=", "kafka.group=g.again",
+        "kafka.start=EARLIEST",
+    ]  # fmt: skip
 
 
 class Flow(Topology):

@@ -29,6 +29,7 @@ from downspout.formatting import counted
 from downspout.kafka.port import Answered, ConsumerPort, OffsetAndMetadata, TopicPartition
 from downspout.ledger.metadata import decode
 from downspout.offset_ranges import OffsetRanges
+from downspout.spout.group.start_notes import name_of
 from downspout.spout.setup import Setup
 
 Commits = Mapping[TopicPartition, OffsetAndMetadata]
@@ -63,7 +64,7 @@ class CommitNotes(Protocol):
 class NotedCommits:
     """A :class:`~downspout.kafka.port.ConsumerPort`; what is not about commits is the consumer's own.
 
-    ``owner`` is the topology whose commits reading starts at; None: at those of any (``kafka.start``).
+    Commits of another topology are not compared: their rows are in its directory. ``StartNotes`` tells of them.
     """
 
     def __init__(
@@ -71,10 +72,13 @@ class NotedCommits:
         consumer: ConsumerPort,
         notes: Sequence[CommitNotes],
         group: str,
-        owner: str | None,
+        topology_id: str,
         log: logging.Logger,
+        *,
+        strict: bool,  # whether reading starts at the commits of this very id alone (``kafka.start``)
     ) -> None:
-        self._consumer, self._notes, self._group, self._owner, self._log = consumer, notes, group, owner, log
+        self._consumer, self._notes, self._group, self._log = consumer, notes, group, log
+        self._topology_id, self._is_strict = topology_id, strict
         self._known: set[TopicPartition] = set()
         self._warned: set[Path] = set()
 
@@ -103,8 +107,10 @@ class NotedCommits:
         self._known |= found.keys()
 
         def counts(tp: TopicPartition, commit: OffsetAndMetadata) -> bool:
-            made = self._owner and decode(commit.offset, commit.metadata, topic_id=topic_ids.get(tp.topic, ""))
-            return not made or made.topology_id == self._owner
+            author = decode(commit.offset, commit.metadata, topic_id=topic_ids.get(tp.topic, "")).topology_id
+            if self._is_strict:
+                return author == self._topology_id
+            return not author or name_of(author) == name_of(self._topology_id)
 
         # Other tools, and Spark, write no metadata, and no note either: nothing is known of what they did.
         ours = {tp: each for tp, each in fresh.items() if each and each.metadata and counts(tp, each)}
@@ -145,7 +151,8 @@ class NotedCommits:
     def _say_behind(self, notes: CommitNotes, what: str, places: Sequence[str], question: str) -> None:
         self._log.warning(
             "%s is behind group %s: %s %s. %s The group does not read them again, so these rows stay missing. To read "
-            "the records again before Kafka's retention deletes them: %s (the sink skips rows that it already has); "
+            "the records again before Kafka's retention deletes them: %s (this sink skips rows that it has; "
+            "other outputs, such as a topic, get theirs again); "
             "`downspout audit %s` names all that is missing",
             notes.directory, self._group, what, "; ".join(places), question, notes.cure(), notes.directory,
         )  # fmt: skip
@@ -199,6 +206,9 @@ def _place(tp: TopicPartition, ranges: OffsetRanges) -> str:
 
 def noted_commits(consumer: ConsumerPort, setup: Setup, log: logging.Logger) -> ConsumerPort:
     """Return the consumer with its commits noted in the sinks' directories; without any, the consumer itself."""
-    owner = None if setup.settings["start"].startswith("UNCOMMITTED") else setup.identity.topology_id
     notes = [open_it(directory, setup.group) for open_it in registry.notes for directory in setup.sinks]
-    return cast(ConsumerPort, NotedCommits(consumer, notes, setup.group, owner, log)) if notes else consumer
+    if not notes:
+        return consumer
+    strict = not setup.settings["start"].startswith("UNCOMMITTED")
+    found = NotedCommits(consumer, notes, setup.group, setup.identity.topology_id, log, strict=strict)
+    return cast(ConsumerPort, found)

@@ -79,8 +79,11 @@ class StartNotes:
     ) -> None:
         self._strategy, self._group, self._topology_id, self._log = strategy, group, topology_id, log
         self._seek = f"downspout offsets seek {group}"
+        self._absent = f"group {group} is new to"
         if offset_store != KAFKA:
-            self._seek += f" --store {shown(SETTING, offset_store)}"
+            place = shown(SETTING, offset_store)
+            self._seek += f" --store {place}"
+            self._absent = f"{place} holds nothing of"  # the group may have commits nonetheless
 
     def refuse_live(self, committed: Commits, topic_ids: Mapping[str, str], ages: Ages, commit_period_s: float) -> None:
         """Look whether another topology commits for this group; without a coordinator only this keeps the two apart.
@@ -122,8 +125,8 @@ class StartNotes:
             self._say_bare(bare)
         if absent:
             self._log.info(
-                "group %s is new to %s: reading from %s (kafka.start = %s)",
-                self._group, _shown(absent), _PLACES[self._strategy.removeprefix("UNCOMMITTED_")], self._strategy,
+                "%s %s: reading from %s (kafka.start = %s)",
+                self._absent, _shown(absent), _PLACES[self._strategy.removeprefix("UNCOMMITTED_")], self._strategy,
             )  # fmt: skip
 
     def _say_bare(self, bare: Collection[str]) -> None:
