@@ -71,13 +71,16 @@ def nearest(name: str, known: Iterable[str], otherwise: str, cutoff: float = 0.6
     return otherwise
 
 
+SLASHES = {"parquet": "///", "sqlite": "///"}  # of URLs of files
+
+
 def nearest_url(scheme: str, schemes: Iterable[str], *others: str) -> str:
     """Return the URL that a wrong scheme was to begin, or all that there are, ``others`` besides.
 
     >>> nearest_url("postgre", ["sqlite", "postgresql"]), nearest_url("mysql", ["sqlite", "postgresql"], "kafka")
-    ('postgresql://…', 'one of kafka, postgresql://…, sqlite://…')
+    ('postgresql://…', 'one of kafka, postgresql://…, sqlite:///…')
     """
-    shown = {each: each for each in others} | {each: f"{each}://…" for each in sorted(schemes)}
+    shown = {each: each for each in others} | {each: f"{each}:{SLASHES.get(each, '//')}…" for each in sorted(schemes)}
     return shown.get(nearest(scheme, shown, ""), f"one of {', '.join(shown.values())}")
 
 

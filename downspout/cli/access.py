@@ -104,6 +104,14 @@ def open_cluster(arguments: argparse.Namespace, noted: Mapping[str, Any] | None 
     return cluster_for(*way_in(arguments, noted))
 
 
+def nothing_committed(arguments: argparse.Namespace, group: str) -> ConfigError:
+    """Return the error for a group without a commit where the options look for one."""
+    where = f" for {', '.join(arguments.topic)}" if arguments.topic else ""
+    where += f" in {arguments.store}" if arguments.store else ""
+    option = "--store" if arguments.store else "--topic" if arguments.topic else "--bootstrap"
+    return ConfigError(f"group {group} has committed nothing{where}", cure=f"kafka.group of the spout, and {option}")
+
+
 def open_groups(arguments: argparse.Namespace) -> Cluster:
     """Return the brokers that the options name, and the offsets of groups where their spouts keep them.
 
@@ -120,6 +128,7 @@ def open_groups(arguments: argparse.Namespace) -> Cluster:
     found = _layered({SETTING: arguments.store, PASSWORD_SETTING: arguments.store_password}, {})
     if (location := str(found.get(SETTING, KAFKA))) == KAFKA:
         return cluster
-    check_location(location, "--store" if arguments.store else SETTING)
+    setting = "--store" if arguments.store else SETTING
+    check_location(location, setting)
     password = with_secrets({PASSWORD_SETTING: found.get(PASSWORD_SETTING)})[PASSWORD_SETTING]
-    return cast("Cluster", StoredGroups(cluster, of_project_url(location, SETTING, {}), password))
+    return cast("Cluster", StoredGroups(cluster, of_project_url(location, setting, {}), setting, password))

@@ -14,7 +14,7 @@ import sys
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from downspout.cli.access import add_access, add_store, open_groups
+from downspout.cli.access import add_access, add_store, nothing_committed, open_groups
 from downspout.cli.arguments import add_actions, exit_codes, place, sentence
 from downspout.cli.offsets_seek import add_delete, add_seek, delete, export_text, seek
 from downspout.cli.offsets_zookeeper import add_zookeeper, import_zookeeper
@@ -140,10 +140,7 @@ def _export(arguments: argparse.Namespace) -> int:
     cluster, (group,) = open_groups(arguments), arguments.group
     found = standings(cluster, group, arguments.topic)
     if all(standing.offset is None for standing in found):
-        where = f" for {', '.join(arguments.topic)}" if arguments.topic else ""
-        raise ConfigError(
-            f"group {group} has committed nothing{where}", cure="kafka.group of the spout, and --bootstrap"
-        )
+        raise nothing_committed(arguments, group)
     check_standings(group, found)
     if arguments.source == "jvm":
         refuse_gaps(found)

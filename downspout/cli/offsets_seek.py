@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from downspout import offset_ranges
-from downspout.cli.access import open_groups
+from downspout.cli.access import nothing_committed, open_groups
 from downspout.cli.arguments import place
 from downspout.errors import BrokerError, ConfigError, SinkError, coordinates
 from downspout.formatting import columns, counted, seconds_of
@@ -311,7 +311,7 @@ def export_text(arguments: argparse.Namespace) -> tuple[str, list[str]]:
             if not topics or not topics[each.tp.topic] or each.tp.partition in topics[each.tp.topic]
         ]
         if all(standing.offset is None for standing in stands):
-            raise ConfigError(f"group {group} has committed nothing here", cure="kafka.group of the spout; and --topic")
+            raise nothing_committed(arguments, group)
         found[group] = stands
     notes = [
         f"{', '.join(members)} {'is' if len(members) == 1 else 'are'} still in group {group}: it moves on"

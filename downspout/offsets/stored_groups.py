@@ -18,8 +18,8 @@ from downspout.spout.offset_store import StoreContext, open_store
 class StoredGroups:
     """A :class:`~downspout.kafka.port.Cluster`; what is not about commits is the cluster's own."""
 
-    def __init__(self, cluster: Cluster, location: str, password: str | None = None) -> None:
-        self._cluster, self._location, self._password = cluster, location, password
+    def __init__(self, cluster: Cluster, location: str, setting: str, password: str | None = None) -> None:
+        self._cluster, self._location, self._setting, self._password = cluster, location, setting, password
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._cluster, name)
@@ -61,7 +61,8 @@ class StoredGroups:
         return left
 
     def _open(self, group: str) -> Any:
-        return open_store(self._location, StoreContext(group, password=self._password, cluster=self._cluster))
+        context = StoreContext(group, password=self._password, cluster=self._cluster, setting=self._setting)
+        return open_store(self._location, context)
 
 
 class _Claiming(StoredCommits):

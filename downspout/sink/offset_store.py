@@ -23,7 +23,7 @@ from downspout.settings.folders import of_project
 from downspout.sink.log.entry import from_document, listed, text, to_document, whole
 from downspout.sink.storage.disk import Disk
 from downspout.sink.storage.layout import OURS
-from downspout.spout.offset_store import SETTING, OffsetStoreError, StaleOwnerError, StoreContext, StoredOffset
+from downspout.spout.offset_store import OffsetStoreError, StaleOwnerError, StoreContext, StoredOffset
 
 T = TypeVar("T")
 PREFIX = "parquet:///"
@@ -35,7 +35,7 @@ State = dict[TopicPartition, StoredOffset]
 
 def open_directory_store(location: str, context: StoreContext) -> DirectoryStore:
     """Open the store of a directory: ``parquet:///out``."""
-    directory = of_project(location.removeprefix(PREFIX), SETTING, {})
+    directory = of_project(location.removeprefix(PREFIX), context.setting, {})
     return DirectoryStore(directory, context.group)
 
 

@@ -84,6 +84,9 @@ class OffsetStore(Protocol):
         """Release what is open."""
 
 
+SETTING, PASSWORD_SETTING = "kafka.offset_store", "kafka.offset_store_password"
+
+
 @dataclass(frozen=True)
 class StoreContext:
     """What a store is opened with, besides its URL."""
@@ -93,12 +96,12 @@ class StoreContext:
     topology_id: str = ""  # as in the metadata of commits; a redeploy has another one
     password: str | None = None  # resolved; None: there is none, or the library finds it itself
     cluster: Cluster | None = None  # the Kafka that is read
+    setting: str = SETTING  # where the URL was given, for messages
 
 
 Opener = Callable[[str, StoreContext], OffsetStore]
 """Opens the store at a URL."""
 
-SETTING, PASSWORD_SETTING = "kafka.offset_store", "kafka.offset_store_password"
 KAFKA = "kafka"
 """``kafka.offset_store``: the offsets are those of the group in Kafka, and no store is opened."""
 

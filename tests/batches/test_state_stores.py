@@ -112,7 +112,7 @@ def test_foreign_content_is_named(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("check", "more"), [(check_batch_store, ", zookeeper://…"), (check_state_store, "$")])
 def test_an_unknown_store_is_answered_by_all(check: Callable[[str], None], more: str) -> None:
     """Only a misspelt scheme has one cure; another database is answered by all that can be used."""
-    with pytest.raises(ConfigError, match=rf"Try: one of .*postgresql://…, sqlite://…{more}"):
+    with pytest.raises(ConfigError, match=rf"Try: one of .*postgresql://…, sqlite:///…{more}"):
         check("mysql://x")
     with pytest.raises(ConfigError, match=r"Try: postgresql://…$"):
         check("postgresq://x")
@@ -120,7 +120,7 @@ def test_an_unknown_store_is_answered_by_all(check: Callable[[str], None], more:
 
 def test_zookeeper_holds_no_state() -> None:
     """A URL of ZooKeeper is refused where keyed state is asked for."""
-    with pytest.raises(ConfigError, match=r"is not a store for this. Try: one of .*postgresql://….*, sqlite://…"):
+    with pytest.raises(ConfigError, match=r"is not a store for this. Try: one of .*postgresql://….*, sqlite:///…"):
         open_state_store("zookeeper://127.0.0.1:2181/x", MINE)
 
 

@@ -97,7 +97,7 @@ def test_a_group_that_was_moved_without_its_store_is_told_at_the_start(
             assert read(kafka, store).offsets[0] == 5
         (said,) = [record.getMessage() for record in caplog.records if "goes on from" in record.getMessage()]
         assert f"group {GROUP} has committed orders[0]@{to}, and {store} holds orders[0]@5" in said
-        assert f"downspout offsets seek {GROUP} --store {store}" in said
+        assert f"downspout offsets seek {GROUP} --store {store} --topic {TOPIC}:0 --to-offset {to}" in said
 
 
 def test_an_owner_that_was_not_noticed_stores_nothing_over_a_move(kafka: Kafka, command: Command, store: str) -> None:
@@ -142,6 +142,21 @@ def test_what_is_no_store_is_refused(command: Command) -> None:
     """The option is named, and the nearest scheme."""
     said = command.refused("seek", GROUP, "--to-earliest", "--store", "sqlit:///x.db")
     assert "--store = 'sqlit:///x.db' is no offset store" in said
+    assert "Try: sqlite:///…" in command.refused("export", GROUP, "--to", "csv", "--store", "sqlite:offs.db")
+    said = command.refused("export", GROUP, "--to", "csv", "--store", "sqlite://offs.db")
+    assert "--store = 'sqlite://offs.db' names no database. Try: sqlite:///" in said
+
+
+@pytest.mark.parametrize("to", ["csv", "spark"])
+def test_a_store_that_is_not_there_is_not_made_by_a_command_that_reads(
+    command: Command, tmp_path: Path, to: str
+) -> None:
+    """Its name was mistyped: the group has committed nothing in it, and no file with that name is left behind."""
+    store = f"sqlite:///{tmp_path / 'nope.db'}"
+    said = command.refused("export", GROUP, "--to", to, "--store", store)
+    assert f"group {GROUP} has committed nothing in {store}. Try: kafka.group of the spout, and --store" in said
+    assert command.run("seek", GROUP, "--to-earliest", "--force", "--topic", TOPIC, "--store", store)[0] == 0
+    assert not list(tmp_path.iterdir())
 
 
 def test_the_metadata_is_of_the_topic(kafka: Kafka, command: Command, store: str) -> None:

@@ -168,8 +168,8 @@ def test_without_acks_positions_are_stored(kafka: Kafka, url: str, guarantee: st
     ("settings", "said"),
     [
         ({"offset_store": "redis://cache"}, "is no offset store"),
-        ({"offset_store": "mysql://db"}, r"Try: one of .*postgresql://….*sqlite://…, zookeeper://…"),
-        ({"offset_store": "sqlit:///x.db"}, "Try: sqlite://…$"),
+        ({"offset_store": "mysql://db"}, r"Try: one of .*postgresql://….*sqlite:///…, zookeeper://…"),
+        ({"offset_store": "sqlit:///x.db"}, "Try: sqlite:///…$"),
         ({"offset_store": "sqlite:///x.db", "guarantee": "AUTO_COMMIT"}, "AUTO_COMMIT"),
         ({"offset_store": "postgresql://me:hush@db/x"}, "holds a password"),
         ({"offset_store": "sqlite:///x.db", "offset_store_password": "hush"}, "is no reference"),

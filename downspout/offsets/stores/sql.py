@@ -19,7 +19,6 @@ from downspout.offsets.stores.database import (
 from downspout.offsets.stores.open_database import open_database
 from downspout.spout.offset_store import (
     PASSWORD_SETTING,
-    SETTING,
     OffsetStoreError,
     StaleOwnerError,
     StoreContext,
@@ -39,7 +38,7 @@ WAIT_S = 4.0
 def open_sql_store(location: str, context: StoreContext) -> SqlStore:
     """Open the store at a URL of a database."""
     database = open_database(
-        location, SETTING, password=context.password, password_setting=PASSWORD_SETTING, wait_s=WAIT_S
+        location, context.setting, password=context.password, password_setting=PASSWORD_SETTING, wait_s=WAIT_S
     )
     return SqlStore(database, context.group)
 
@@ -108,8 +107,9 @@ class SqlStore:
 
     def list(self) -> Mapping[TopicPartition, StoredOffset]:
         """Return all of the group."""
-        with self._ready():
-            rows = self._database.run(self._list, (self._group,))
+        with self._told():
+            # Who lists may have mistyped the URL: nothing is made of it.
+            rows = self._database.run(self._list, (self._group,)) if self._database.columns(TABLE) else []
         return {TopicPartition(topic, partition): StoredOffset(*rest) for topic, partition, *rest in rows}
 
     def delete(self, partitions: Collection[TopicPartition]) -> None:
@@ -126,12 +126,18 @@ class SqlStore:
 
     @contextmanager
     def _ready(self) -> Iterator[None]:
-        """Make the table at the first need, and say errors as the port does."""
+        """Make the table at the first need."""
+        with self._told():
+            if not self._is_ready:
+                create_tables(self._database, [CREATE])
+                self._is_ready = True
+            yield
+
+    @contextmanager
+    def _told(self) -> Iterator[None]:
+        """Say errors as the port does."""
         try:
             with told(self._database, f"group {self._group}"):
-                if not self._is_ready:
-                    create_tables(self._database, [CREATE])
-                    self._is_ready = True
                 yield
         except DatabaseError as error:
             _raise(error)

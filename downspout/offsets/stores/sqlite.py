@@ -91,7 +91,9 @@ class SqliteDatabase:
         return (LOCKED, found) if (found := holders(self.path)) else None
 
     def columns(self, table: str) -> list[TableColumn]:
-        """Return the columns of a table, hidden and generated ones left out."""
+        """Return the columns of a table, hidden and generated ones left out; to ask makes no file."""
+        if self._connection is None and self.path.parent.is_dir() and not self.path.exists():
+            return []
         found = self.run('SELECT name, type, "notnull", dflt_value, pk FROM pragma_table_info(?)', (table,))
         keys = sum(1 for *_, key in found if key)
         # A table whose only key is one INTEGER: that is the row's number, which SQLite gives.

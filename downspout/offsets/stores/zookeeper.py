@@ -18,7 +18,7 @@ from downspout.errors import ConfigError, coordinates
 from downspout.kafka.port import TopicPartition
 from downspout.offsets.znodes import ANY, Conflict, Location, Node, Nodes, Operation, location_of, open_nodes
 from downspout.offsets.zookeeper import PARTITION, SpoutNode, read_node
-from downspout.spout.offset_store import SETTING, OffsetStoreError, StaleOwnerError, StoreContext, StoredOffset
+from downspout.spout.offset_store import OffsetStoreError, StaleOwnerError, StoreContext, StoredOffset
 
 TRIES = 10
 """How often a transaction that meets another is begun anew."""
@@ -28,7 +28,7 @@ LOG = logging.getLogger(__name__)
 
 def open_zookeeper_store(location: str, context: StoreContext) -> ZooKeeperStore:
     """Open the store at a URL."""
-    found = location_of(location, SETTING)
+    found = location_of(location, context.setting)
     if "/" in context.group or context.group in (".", ".."):
         raise ConfigError(f"kafka.group = {context.group!r} cannot be a node of ZooKeeper", cure="a name without slash")
     return ZooKeeperStore(open_nodes(found, context.password), found, context)

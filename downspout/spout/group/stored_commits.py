@@ -91,10 +91,12 @@ class StoredCommits:
             )  # fmt: skip
         moved = {tp: copy.offset for tp, at in known.items() if (copy := copies.get(tp)) and copy.offset != at}
         if moved:
+            tp = min(moved)
             self._log.warning(
                 "group %s has committed %s, and %s holds %s: goes on from what it holds. The copy is older after a "
-                "crash; or the group alone was moved. To move both: downspout offsets seek %s --store %s",
-                group, _some(moved), location, _some({tp: known[tp] for tp in moved}), group, location,
+                "crash; or the group alone was moved. To move the store there too, for each partition: "
+                "downspout offsets seek %s --store %s --topic %s:%d --to-offset %d",
+                group, _some(moved), location, _some({tp: known[tp] for tp in moved}), group, location, *tp, moved[tp],
             )  # fmt: skip
 
     def committed(self, partitions: Collection[TopicPartition]) -> Commits:
