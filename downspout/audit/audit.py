@@ -44,6 +44,8 @@ from downspout.offset_ranges import OffsetRanges
 from downspout.settings.object_path import ObjectPath
 from downspout.settings.object_path import place as folder
 from downspout.sink.identity.coverage import OFFSET_MAX, Stream
+from downspout.sink.log.commit_log import CommitLog
+from downspout.sink.ownership import only_holds_sinks
 from downspout.sink.runs import read_runs
 from downspout.sink.skips import noted_of, read_skips, still_skipped
 
@@ -153,6 +155,8 @@ def _check_auditable(path: Path, found: Found, *, named: bool) -> None:
             if found.entries
             else "another directory, or --topic to name what should be in it",
         )
+    if not found.entries and (error := only_holds_sinks(CommitLog(path), found.unknown)) is not None:
+        raise error
     if found.without_origin and not found.streams:
         raise SinkError(
             f"{path}: none of its {found.without_origin:,} rows tells where it came from, so it cannot be audited",

@@ -107,7 +107,7 @@ def _chosen(name: str, value: str) -> str:
     if value.lower() not in known:
         every = ", ".join(CHOICES[name])
         cure = known.get(nearest(value.lower(), known, ""), f"one of {every}")
-        raise _wrong(name, value, f"not one of {every}", cure)
+        raise _wrong(name, value, f"not one of {every}" if cure in known.values() else "not known", cure)
     return known[value.lower()]
 
 

@@ -47,7 +47,7 @@ def _utf8(value: Any) -> bytes:
         return value.encode()
     if isinstance(value, bytes):
         return value
-    raise ValueError(f"it is a {type(value).__name__}, and the format utf8 takes texts (and bytes, as they are)")
+    raise ValueError(f"its type is {type(value).__name__}, and the format utf8 takes texts (and bytes, as they are)")
 
 
 def _bytes(value: Any) -> bytes:
@@ -55,7 +55,7 @@ def _bytes(value: Any) -> bytes:
         return value
     if isinstance(value, bytearray | memoryview):
         return bytes(value)
-    raise ValueError(f"it is a {type(value).__name__}, and the format bytes takes bytes alone")
+    raise ValueError(f"its type is {type(value).__name__}, and the format bytes takes bytes alone")
 
 
 def _json(value: Any) -> bytes:

@@ -20,7 +20,7 @@ import logging
 from collections.abc import Sequence
 from functools import lru_cache
 from itertools import islice
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 from downspout.errors import SinkError
 from downspout.formatting import counted
@@ -104,11 +104,23 @@ def lost_log(log: CommitLog) -> SinkError | None:
 
 def log_is_gone(log: CommitLog, names: Sequence[str]) -> SinkError:
     """Return what to say of a directory that has data files of ours and no log."""
-    return SinkError(
+    return only_holds_sinks(log, names) or SinkError(
         f"{log.directory} holds data files ({some(names)}) but no commit log: what was written is not known, and rows "
         "would be written twice",
         cure=f"restore {log.layout.home} from a backup (if the directory was moved or copied, do so with all that is "
         "in it); or use another parquet.directory",
+    )
+
+
+def only_holds_sinks(log: CommitLog, names: Sequence[str]) -> SinkError | None:
+    """Return what to say of a directory without a log if its data files are all in directories of sinks below it."""
+    folders = {parent.as_posix() for name in names for parent in PurePosixPath(name).parents[:-1]}
+    sinks = sorted(each for each in folders if log.disk.exists(log.directory / each / OURS))
+    if not sinks or not all(name.startswith(tuple(f"{each}/" for each in sinks)) for name in names):
+        return None
+    return SinkError(
+        f"{log.directory} is no sink's directory, but holds such directories: {some(sinks)}",
+        cure=f"the directory of one sink, such as {log.directory / sinks[0]}",
     )
 
 
@@ -120,8 +132,8 @@ def refuse_other_topics(log: CommitLog, run: Run | None) -> None:
         return
     both = f"kafka.topics={there[0]},{run.topics[0]}" if run.topics else "a kafka.pattern for both"
     raise SinkError(
-        f"{log.directory} holds only rows of {some(there)}, and topology {run.topology} reads {some(run.selections)}: "
-        "is it another topology of that name?",
+        f"{log.directory} holds only rows of {some(there)}, and topology {run.topology} reads {some(run.selections)}; "
+        "it may be another topology of that name",
         cure=f"another parquet.directory; where the topic was renamed, one run that reads both ({both}); or "
         f"parquet.rebuild={log.rebuild + 1}, to rebuild the directory",
     )

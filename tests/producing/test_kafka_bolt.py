@@ -98,7 +98,7 @@ def reasons(result: TopologyResult) -> str:
 
 @pytest.mark.parametrize(("bad", "match"), [
     ({"message": "x" * 3000}, r"in\[0\]@7: bolt: not written to out\[\d\]: .*MessageSizeTooLarge.*max.message.bytes"),
-    ({"message": 7}, r"in\[0\]@7: bolt: the message cannot be written: it is a int"),
+    ({"message": 7}, r"in\[0\]@7: bolt: the message cannot be written: its type is int"),
     ({"where": 3}, r"in\[0\]@7: bolt: out has no partition 3: it has 3, numbered from 0 to 2"),
     ({"where": -1}, r"out has no partition -1: it has 3"),
     ({"heads": 7}, r"the headers cannot be written"),
@@ -151,7 +151,8 @@ def make_odd(values: Any) -> Any:
 
 
 @pytest.mark.parametrize(("odd", "match"), [
-    ("number", "the message cannot be written: it is a int"), ("text", "the key cannot be written: it is a str"),
+    ("number", "the message cannot be written: its type is int"),
+    ("text", "the key cannot be written: its type is str"),
     ("float time", "the timestamp 1.5 is not a time"), ("huge time", "the timestamp 1180591620717411303424 is not a"),
     ("headers", "the headers cannot be written: 7"), ("partition", "out has no partition '1': it has 3"),
     ("topic", "the topic 7 is not text"), ("nothing", "make_odd returned None"),
@@ -241,7 +242,7 @@ def test_a_chunk_with_a_row_that_is_no_record_fails_whole(kafka: Kafka) -> None:
     """Nothing of it is written, and the reason names the row."""
     result = run(kafka, CHUNK, [chunk_of(3, key=[None] * 3, message=[1, 2, 3])], topic=OUT)
     assert not result.acked("rows")
-    assert match_of(r"in\[0\]@100: bolt: the message cannot be written: it is a int", result)
+    assert match_of(r"in\[0\]@100: bolt: the message cannot be written: its type is int", result)
     assert written(kafka) == []
 
 

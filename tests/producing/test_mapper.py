@@ -52,9 +52,9 @@ def test_a_field_that_there_is_not_is_an_error_at_start(given: dict[str, Any], m
 
 
 @pytest.mark.parametrize(("kind", "value", "match"), [
-    ("utf8", 7, "the message cannot be written: it is a int, and the format utf8 takes texts"),
+    ("utf8", 7, "the message cannot be written: its type is int, and the format utf8 takes texts"),
     ("utf8", "\ud800", "the message cannot be written: .*surrogates"),
-    ("bytes", "text", "it is a str, and the format bytes takes bytes alone"),
+    ("bytes", "text", "its type is str, and the format bytes takes bytes alone"),
     ("json", {1, 2}, "it does not go into JSON"),
     ("json", b"x", "it does not go into JSON"),
     ("json", float("nan"), "it has nan, which is no number there"),

@@ -213,9 +213,9 @@ def test_a_password_that_is_no_text_is_refused() -> None:
 @pytest.mark.parametrize(
     ("client", "message"),
     [
-        ({"security_protocol": "TLS"}, "'TLS' is not one of PLAINTEXT"),
+        ({"security_protocol": "TLS"}, "'TLS' is not known. Try: one of PLAINTEXT"),
         ({"security_protocol": "SASL_SSL"}, "sasl_mechanism is not set"),
-        ({"security_protocol": "SASL_SSL", "sasl_mechanism": "SCRAM"}, "'SCRAM' is not one of PLAIN"),
+        ({"security_protocol": "SASL_SSL", "sasl_mechanism": "SCRAM"}, "'SCRAM' is not known. Try: one of PLAIN"),
         ({**GIVEN, "sasl_plain_username": ""}, "sasl_plain_username is not set"),
         (GIVEN, "sasl_plain_password is not set"),
     ],

@@ -56,6 +56,25 @@ def test_whoever_meets_a_lost_log_has_the_same_cure(directory: Path, capsys: pyt
         assert cure in (caught.value.cure or "")
 
 
+def test_the_parent_of_several_sinks_is_not_taken_for_one_that_lost_its_log(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Audit, compact and readers name a sink's directory in it, and no backup."""
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+        flush(tmp_path / name, range(4), "w")
+    said = (
+        f"{tmp_path} is no sink's directory, but holds such directories: a, b. Try: the directory of one sink, such as"
+    )
+    for command in (["audit", str(tmp_path), "--files-only"], ["compact", str(tmp_path)]):
+        assert main(command) == SinkError.exit_code
+        assert said in capsys.readouterr().err
+    for use in (read_table, lambda path: flush(path, range(4), "w2")):
+        with pytest.raises(SinkError, match="holds such directories: a, b") as caught:
+            use(tmp_path)
+        assert said in str(caught.value)
+
+
 def test_a_file_that_only_globs_read_is_named(
     directory: Path, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
 ) -> None:
