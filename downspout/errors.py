@@ -19,6 +19,8 @@ class DownspoutError(Exception):
 
     >>> str(DownspoutError("orders[3]@918: value is not JSON", cure="look at it with `downspout kafka show`"))
     'orders[3]@918: value is not JSON. Try: look at it with `downspout kafka show`'
+    >>> str(DownspoutError("orders is not read: is it another query's?", cure="another checkpoint"))
+    "orders is not read: is it another query's? Try: another checkpoint"
     """
 
     exit_code = 1
@@ -26,7 +28,8 @@ class DownspoutError(Exception):
     def __init__(self, message: str, *, cure: str | None = None) -> None:
         self.message = message
         self.cure = cure
-        super().__init__(f"{message.rstrip('.')}. Try: {cure}" if cure else message)
+        sentence = message if message.endswith(("?", ".")) else f"{message}."
+        super().__init__(f"{sentence} Try: {cure}" if cure else message)
 
     def as_dict(self) -> dict[str, Any]:
         """Return the error as ``--json`` has it.
