@@ -160,7 +160,7 @@ def checked(record: Outgoing) -> Outgoing:
     >>> checked(Outgoing(b"k", 7))
     Traceback (most recent call last):
         ...
-    ValueError: the message cannot be written: it is a int, and the format bytes takes bytes alone
+    ValueError: the message cannot be written: its type is int, and the format bytes takes bytes alone
     """
     key, value, headers, timestamp, partition, topic = record
     if not (topic is None or isinstance(topic, str)):

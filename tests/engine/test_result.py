@@ -24,7 +24,7 @@ def task(name: str, **report: float) -> Any:
 def test_counters_of_tasks_are_added_and_ages_are_those_of_the_oldest() -> None:
     """Of several tasks of a component a counter is the sum, and an age the largest."""
     tasks = [task("a", acked=2, oldest_pending_s=7), task("a", acked=3, oldest_pending_s=5), task("b", acked=1)]
-    found = reports_of([(each, each.report()) for each in tasks])
+    found = reports_of([(each.name, each.report()) for each in tasks])
     assert found == {"a": {"acked": 5, "oldest_pending_s": 7}, "b": {"acked": 1}}
 
 
