@@ -120,6 +120,11 @@ class Storm:
                 return heard
         raise AssertionError(f"the component ended; it said {heard}\n{self.process.communicate()[1].decode()}")
 
+    def rest(self) -> str:
+        """Return all that the component says until it ends: messages that came already, too, and its stderr."""
+        messages = [*self._said]
+        return f"{messages}{self.process.communicate()[1].decode()}"
+
     def ask(self, command: str, tup_id: str = "") -> list[Any]:
         """Be ShellSpout: send a command and return what came before its sync, logs left out."""
         self.send({"command": command, "id": tup_id})

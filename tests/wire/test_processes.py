@@ -311,7 +311,7 @@ def test_a_spout_that_cannot_start(kafka: Kafka) -> None:
     assert "KafkaSpout could not start" in error["msg"]
     assert "SilentBrokersError: No Kafka at 127.0.0.1:1" in error["msg"]
     assert "Try: start the broker" in error["msg"]
-    said = b"".join(spout.process.communicate(timeout=LAST_WILL_S_MAX)).decode()
+    said = spout.rest()
     assert spout.process.returncode == 1
     assert "Traceback" in said
     assert "SilentBrokersError: No Kafka at 127.0.0.1:1" in said
