@@ -34,6 +34,7 @@ from downspout.errors import BrokerError, DataLossError, coordinates
 from downspout.formatting import counted
 from downspout.kafka.port import ConsumerPort, Record, TopicPartition
 from downspout.kafka.retry_gate import LogThrottle
+from downspout.spout.group.bounds import is_named
 from downspout.spout.group.explicit_offsets import offsets_of
 from downspout.spout.group.start_offsets import another
 
@@ -343,7 +344,7 @@ class Emitting:
         vanished = []
         for name in self._store.list_partitions():
             topic, _, number = name.rpartition("/")
-            if name in known or not topic or not number.isdigit() or self._setup.names(topic):
+            if name in known or not topic or not number.isdigit() or is_named(self._setup.kafka.settings, topic):
                 continue
             if int(number) not in self._consumer.partitions_for(topic):
                 vanished.append(name)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -94,11 +93,6 @@ class BatchSetup:
     def topology_id(self) -> str:
         """Of this submit."""
         return self.kafka.identity.topology_id
-
-    def names(self, topic: str) -> bool:
-        """Return whether the settings name a topic."""
-        topics, pattern = self.kafka.settings["topics"] or (), self.kafka.settings["pattern"]
-        return topic in topics or (pattern is not None and re.fullmatch(pattern, topic) is not None)
 
     def open_store(self) -> BatchStore:
         """Open the store of the batches' metadata."""

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any
 
 import pystorm.bolt
 
+from downspout.engine import transaction_findings
 from downspout.engine.graph import Component, Graph
 from downspout.engine.required_fields import lacking_fields
 from downspout.engine.values import WHOLE_RUN, Settings, reads
@@ -133,17 +133,10 @@ def _loops(graph: Graph, settings: Settings) -> Iterator[Finding]:
         for spout in graph.spouts:
             if spout.name not in before or not reads(spout, "kafka"):
                 continue
-            given = settings.components[spout.name].values
             brokers = conf["produce.bootstrap"] or conf["kafka.bootstrap"]
-            if brokers == given["kafka.bootstrap"] and _reads_topic(given, topic):
+            its_brokers = settings.components[spout.name].values["kafka.bootstrap"]
+            if brokers == its_brokers and transaction_findings.reads_topic(settings, spout, topic):
                 yield Finding(
                     False, bolt.name, f"it writes to {topic}, which {spout.name} reads: its records come back to it",
                     "another topic; or see that a record which has come back is not written again",
                 )  # fmt: skip
-
-
-def _reads_topic(conf: Mapping[str, Any], topic: str) -> bool:
-    try:
-        return topic in (conf["kafka.topics"] or ()) or bool(re.fullmatch(conf["kafka.pattern"] or r"\b\B", topic))
-    except re.error:  # found by itself
-        return False

@@ -14,6 +14,7 @@ from downspout.engine.values import Settings, reads
 from downspout.findings import Finding
 from downspout.origins import FIELD
 from downspout.settings.table import SETTINGS
+from downspout.spout.group.bounds import is_named
 from downspout.wire.transacting import KEY, TRANSACTIONS
 
 PARTS = ("topic", "partition", "offset")
@@ -26,7 +27,7 @@ def findings(graph: Graph, settings: Settings) -> Iterator[Finding]:
     for sink in graph.bolts:
         if not (reads(sink, "produce") and _is_transactional(sink, settings)):
             continue
-        spouts = [each for each in _upstream(graph, sink) if each.is_spout]
+        spouts = [each for each in _before(graph, sink) if each.is_spout]
         for spout in spouts:
             sinks_of.setdefault(spout.name, []).append(sink.name)
             if not reads(spout, "kafka") or reads(spout, "batch"):
@@ -52,7 +53,7 @@ def findings(graph: Graph, settings: Settings) -> Iterator[Finding]:
 def _lost_origins(graph: Graph, sink: Component, settings: Settings) -> Iterator[Finding]:
     """Find where results may lose the origin, or have more than one; an error where nobody can know it."""
     cure = "one result for each record, with its origin"
-    for component in _upstream(graph, sink):
+    for component in _before(graph, sink):
         fields = [stream.fields for name, stream in component.streams.items() if name != TRANSACTIONS]
         has_origin = any(FIELD in each for each in fields)
         if component.is_spout:
@@ -83,7 +84,7 @@ def _read_twice(sink: Component, spouts: Sequence[Component], settings: Settings
         if groups[0] == groups[1]:
             continue
         for topic in sorted({*_topics(settings, first), *_topics(settings, second)}):
-            if all(_reads_topic(settings, each, topic) for each in (first, second)):
+            if all(reads_topic(settings, each, topic) for each in (first, second)):
                 yield Finding(
                     True, sink.name, f"it is transactional, and {first.name} and {second.name} both read {topic}, for "
                     f"the groups {' and '.join(groups)}", "the same kafka.group for both, or a KafkaBolt for each",
@@ -94,9 +95,13 @@ def _topics(settings: Settings, spout: Component) -> list[str]:
     return _value(settings, spout, "kafka.topics") or []
 
 
-def _reads_topic(settings: Settings, spout: Component, topic: str) -> bool:
-    pattern = _value(settings, spout, "kafka.pattern")
-    return topic in _topics(settings, spout) if not pattern else re.fullmatch(pattern, topic) is not None
+def reads_topic(settings: Settings, spout: Component, topic: str) -> bool:
+    """Return whether a KafkaSpout reads a topic; not by a pattern that is no regular expression, which is found too."""
+    given = {"topics": _topics(settings, spout), "pattern": _value(settings, spout, "kafka.pattern")}
+    try:
+        return is_named(given, topic)
+    except re.error:
+        return False
 
 
 def _value(settings: Settings, component: Component, key: str) -> Any:
@@ -107,14 +112,7 @@ def _is_transactional(sink: Component, settings: Settings) -> bool:
     return bool(_value(settings, sink, KEY))
 
 
-def _upstream(graph: Graph, sink: Component) -> list[Component]:
+def _before(graph: Graph, sink: Component) -> list[Component]:
     """Return all components from which a sink's tuples may come."""
-    found: dict[str, Component] = {}
-    left = [sink]
-    while left:
-        for given in left.pop().inputs:
-            source = graph.components.get(given.source)
-            if source is not None and source.name not in found:
-                found[source.name] = source
-                left.append(source)
-    return list(found.values())
+    names = graph.upstream([sink.name]) - {sink.name}
+    return [component for name, component in graph.components.items() if name in names]

@@ -20,6 +20,16 @@ def topics_of(consumer: ConsumerPort, settings: Mapping[str, Any]) -> list[str]:
     return settings["topics"] or sorted(name for name in consumer.topic_names() if pattern.fullmatch(name))
 
 
+def is_named(settings: Mapping[str, Any], topic: str) -> bool:
+    """Return whether a spout's settings name a topic, by name or by pattern.
+
+    >>> is_named({"topics": None, "pattern": "orders-.*"}, "orders-eu")
+    True
+    """
+    topics, pattern = settings["topics"] or (), settings["pattern"]
+    return topic in topics or bool(pattern and re.fullmatch(pattern, topic))
+
+
 def partitions_of(consumer: ConsumerPort, topics: Iterable[str]) -> list[TopicPartition]:
     """Return the partitions that topics have, topic by topic in order; none of a topic that does not exist."""
     return [TopicPartition(topic, number) for topic in topics for number in sorted(consumer.partitions_for(topic))]

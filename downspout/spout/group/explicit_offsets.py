@@ -8,6 +8,7 @@ from typing import Any
 
 from downspout.errors import ConfigError, coordinates
 from downspout.kafka.port import TopicPartition
+from downspout.spout.group.bounds import is_named
 
 ENTRY = re.compile(r"\s*([^\[\]=]+)\[([0-9]{1,9})\]\s*=\s*([0-9]{1,18})\s*")
 
@@ -98,8 +99,8 @@ def check_offsets(settings: Mapping[str, Any], bounded: bool) -> None:
 
 
 def _check_topic(setting: str, tp: TopicPartition, settings: Mapping[str, Any]) -> None:
-    topics, pattern = settings["topics"] or (), settings["pattern"]
-    if tp.topic in topics or (pattern and re.fullmatch(pattern, tp.topic)):
+    if is_named(settings, tp.topic):
         return
+    pattern = settings["pattern"]
     where = f"does not match kafka.pattern = {pattern!r}" if pattern else "is not in kafka.topics"
     raise ConfigError(f"{setting} names {coordinates(*tp)}, whose topic {where}", cure="look at the spelling")
