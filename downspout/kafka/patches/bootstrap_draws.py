@@ -29,7 +29,7 @@ CONSUMER = {
     "_manager.cluster.is_bootstrap": "method",
 }
 SILENT_S = 3.0
-"""A broker that has left a question without an answer for so long is not asked another one."""
+"""A broker that has left a question without an answer for so long is silent; a fetch may wait for 0.5 s."""
 
 
 def prefer_brokers_that_answer(client: Any, first: tuple[str, int] | None) -> None:
@@ -54,7 +54,8 @@ def prefer_brokers_that_answer(client: Any, first: tuple[str, int] | None) -> No
         connection = manager._conns.get(node.node_id)
         waits = 0 if connection is None else len(connection.in_flight_requests) + connection.initializing
         is_idle = connection is not None and connection.connected and not waits
-        shuns = failed(node) or (connection is not None and _is_silent(connection))
+        since = None if connection is None else unanswered_since(connection)
+        shuns = failed(node) or (since is not None and time.monotonic() - since > SILENT_S)
         return shuns, not is_idle, waits, (node.host, node.port) != first, random.random()
 
     def least_loaded_node() -> Any:
@@ -70,10 +71,10 @@ def _is_barred(manager: Any, node_id: Any) -> bool:
     return bool((connection is not None and connection.paused) or manager.connection_delay(node_id) > 0)
 
 
-def _is_silent(connection: Any) -> bool:
-    """Return whether a question waits for long, and nothing was heard since it was asked."""
+def unanswered_since(connection: Any) -> float | None:
+    """Return since when a question has waited with nothing heard, on the monotonic clock; None where none waits."""
     asked, transport = list(connection.in_flight_requests)[:1], connection.transport
     if not asked or transport is None:
-        return False
+        return None
     _, _, sent_at, *_ = asked[0]
-    return bool(time.monotonic() - max(sent_at, transport.last_read) > SILENT_S)
+    return float(max(sent_at, transport.last_read))

@@ -21,6 +21,7 @@ from typing import Any
 from kafka import errors
 
 from downspout.kafka.noise import GIVEN_UP
+from downspout.kafka.patches.bootstrap_draws import SILENT_S, unanswered_since
 from downspout.outages import OUTAGES
 
 CONSUMER = {
@@ -35,8 +36,6 @@ CONSUMER = {
     "_coordinator.rejoining": "bool",
 }
 LOOK_S = 1.0
-SILENT_S = 3.0
-"""A broker that leaves a question without an answer for so long does not answer. A fetch may wait for 0.5 s."""
 NAMES_MAX = 3
 ELSEWHERE = "is not waited for any more: other brokers have taken over"
 
@@ -98,11 +97,10 @@ class Watch:
         connection = self._manager._conns.get(node_id)
         if connection is not None and connection.connected:
             self._away.pop(node_id, None)
-            asked, transport = list(connection.in_flight_requests)[:1], connection.transport
-            if not asked or transport is None or node_id == self._joins():
+            since = unanswered_since(connection)
+            if since is None or node_id == self._joins() or now - since <= SILENT_S:
                 return None
-            since = max(asked[0][2], transport.last_read)
-            return ("", since) if now - since > SILENT_S else None
+            return "", since
         is_listed = any(node.node_id == node_id for node in self._cluster.brokers())
         if connection is None and not (is_listed and node_id in self._manager._backoff):
             self._away.pop(node_id, None)
