@@ -145,9 +145,7 @@ class Outages:
             now = self._clock.monotonic()
             if outage.said_at is not None and now - outage.since < SLOW_S:
                 self._quiet[service] = now + AGAIN_S
-        if outage.said_at is not None:
-            again = "answers again" if outage.state == SILENT else "can be used again"
-            logger.warning("%s %s, after %s", service, again, lasting(now - outage.since))
+        self._tell_end(outage, "answers again" if outage.state == SILENT else "can be used again")
 
     @contextmanager
     def asking(
@@ -212,8 +210,13 @@ class Outages:
             return
         with self._lock:
             outage, self._ended[service] = self._open.pop(service, None), self._clock.monotonic()
-        if outage is not None and outage.said_at is not None:
-            logger.warning("%s %s, after %s", service, how, lasting(self._clock.monotonic() - outage.since))
+        if outage is not None:
+            self._tell_end(outage, how)
+
+    def _tell_end(self, outage: Outage, how: str) -> None:
+        if outage.said_at is not None:
+            lasted = lasting(self._clock.monotonic() - outage.since)
+            logger.warning("%s %s, after %s", outage.service, how, lasted)
 
     def current(self) -> list[Outage]:
         """Return what does not answer at the moment, and is waited for."""

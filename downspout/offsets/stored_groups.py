@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Collection, Mapping, Sequence
+from contextlib import closing
 from typing import Any, cast
 
 from downspout.kafka.port import Cluster, ConsumerPort, OffsetAndMetadata, TopicPartition
@@ -33,23 +34,17 @@ class StoredGroups:
 
     def group_offsets(self, group: str) -> Mapping[TopicPartition, OffsetAndMetadata]:
         """Return what the store holds of a group."""
-        store = self._open(group)
-        try:
+        with closing(self._open(group)) as store:
             return {
                 tp: OffsetAndMetadata(found.offset, found.metadata, -1)
                 for tp, found in store.list().items()
                 if found.offset is not None
             }
-        finally:
-            store.close()
 
     def delete_offsets(self, group: str, partitions: Collection[TopicPartition]) -> None:
         """Delete what the store holds of a group for these, and its copy."""
-        store = self._open(group)
-        try:
+        with closing(self._open(group)) as store:
             store.delete(partitions)
-        finally:
-            store.close()
         if copies := self._cluster.group_offsets(group).keys() & set(partitions):
             self._cluster.delete_offsets(group, copies)
 

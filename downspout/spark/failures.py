@@ -21,12 +21,13 @@ from typing import TypeVar
 import downspout.errors
 from downspout.clock import SYSTEM_CLOCK
 from downspout.errors import DownspoutError, SparkError
+from downspout.ledger.retry_schedule import Backoff
 
 T = TypeVar("T")
 
 TRIES = 4  # How often a task is tried: what a cluster does by default (spark.task.maxFailures), and `local[N]` does not
 RESTARTS_MAX = 10  # How often in a row something is tried again that Spark does not try again
-PAUSE_S_MAX = 16.0
+PAUSES = Backoff(2_000, 16_000)
 FORGOTTEN_S = 300.0  # After a try that went well for so long, failures are counted anew
 
 LATE = "a Python worker of Spark's did not start within 10 s"
@@ -85,7 +86,7 @@ def pause_s(times: int) -> float:
     >>> [pause_s(times) for times in (1, 2, 3, 4, 5)]
     [2.0, 4.0, 8.0, 16.0, 16.0]
     """
-    return min(2.0**times, PAUSE_S_MAX)
+    return PAUSES.delay(times) / 1000
 
 
 def retried(work: Callable[[], T], report: Callable[[str], None] | None = None) -> T:

@@ -18,6 +18,7 @@ from downspout.run.check import values_of
 from downspout.run.live import REASONS
 from downspout.run.metrics import RunMetrics
 from downspout.settings.secrets import HIDDEN, is_secret
+from downspout.spout.report import total_of
 from downspout.web.history import COUNTED, RUN, WINDOWS, History, Point, Window
 from downspout.web.processes import Processes
 
@@ -118,7 +119,6 @@ class State:
         metrics = self.past.latest
         found = metrics.result.partitions if metrics is not None else {}
         rows = [(spout, place, figures) for spout, places in found.items() for place, figures in places.items()]
-        lags = [lag for _, _, figures in rows if (lag := figures.get("lag")) is not None]
         lag_s = self.past.behind_s
         if sort == "lag_s":
             rows.sort(key=lambda row: -_or_most(lag_s(row[1], row[2].get("committed"))))
@@ -129,7 +129,7 @@ class State:
         chosen = rows[offset : offset + min(limit, LIMIT_MAX)]
         return {
             "count": len(rows),
-            "lag": sum(lags) if lags and len(lags) == len(rows) else None,
+            "lag": total_of(figures for _, _, figures in rows)["lag"],
             "sort": sort,
             "offset": offset,
             "known_s": self.past.known_s,

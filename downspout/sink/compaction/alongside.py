@@ -19,6 +19,7 @@ from tempfile import TemporaryFile
 from typing import IO
 
 from downspout.clock import Clock
+from downspout.ledger.retry_schedule import Backoff
 from downspout.settings.secrets import STORAGE_OPTIONS
 from downspout.settings.table import SETTINGS
 
@@ -44,6 +45,7 @@ class Alongside:
         self._options = ",".join(storage_options)
         self._due = clock.monotonic() + min(every_s, SOON_S)
         self._failures = 0  # in a row
+        self._backoff = Backoff(int(SOON_S * 1000), int(every_s * 1000))
         self._process: subprocess.Popen[bytes] | None = None
         self._said: IO[bytes] | None = None
 
@@ -81,7 +83,7 @@ class Alongside:
         self._forget()
         self._failures = self._failures + 1 if code else 0
         if code:
-            wait_s = min(self._every_s, SOON_S * 2 ** min(self._failures - 1, 16))
+            wait_s = self._backoff.delay(self._failures) / 1000
             self._due = self._clock.monotonic() + wait_s
             said = "; ".join(lines[-3:]) or "it said nothing"
             logger.warning("compaction ended with %d: %s. It is taken up in %g s", code, said, wait_s)

@@ -16,10 +16,10 @@ from typing import Any, Protocol, TypeVar
 
 from kafka import errors
 from kafka.structs import OffsetAndMetadata, TopicPartition
-from kafka.util import ensure_valid_topic_name
 
 from downspout.kafka.partitioners import Choose
 from downspout.kafka.port import (
+    TOPIC_LEGAL,
     Answered,
     GroupDescription,
     GroupMembership,
@@ -116,7 +116,7 @@ class Connection:
         """Return what creates a topic that a record is for, unless ``produce.auto_create`` says no."""
 
         def create(topic: str) -> None:
-            if is_topic_name(topic) and self._kafka.topic(topic) is None:
+            if isinstance(topic, str) and TOPIC_LEGAL.fullmatch(topic) and self._kafka.topic(topic) is None:
                 self._kafka.create_topic(topic, OUTPUT_PARTITIONS)
 
         return create if (client or {}).get("allow_auto_create_topics", True) else lambda topic: None
@@ -358,19 +358,6 @@ class TransactionalProducer(Producer):
     def abort(self, timeout_s: float = 30.0) -> None:
         """Drop what is queued, and abort."""
         remote(self._process, "abort_transaction", lambda: self._real.abort(timeout_s))
-
-
-def is_topic_name(given: Any) -> bool:
-    """Return whether a topic may have this name.
-
-    >>> is_topic_name("orders"), is_topic_name("two words"), is_topic_name(7)
-    (True, False, False)
-    """
-    try:
-        ensure_valid_topic_name(given)
-    except (TypeError, ValueError):
-        return False
-    return True
 
 
 @dataclass

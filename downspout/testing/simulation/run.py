@@ -314,7 +314,8 @@ def _confs(graph: Graph, plan: Plan, scenario: Scenario) -> tuple[dict[str, dict
             cure="simulate a topology with a KafkaSpout and at least one of the others",
         )
     rows = _by_sink(graph, names, "rows", scenario.rows)
-    checks = _by_sink(graph, names + writers * isinstance(scenario.check, Mapping) or writers, "check", scenario.check)
+    checked = names + writers if isinstance(scenario.check, Mapping) or not names else names
+    checks = _by_sink(graph, checked, "check", scenario.check)
     for name in names or writers:
         if (name in rows) == (name in checks):
             raise TopologyError(
