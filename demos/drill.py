@@ -47,7 +47,7 @@ class Drill(ABC):
     """
 
     NAME: ClassVar[str]
-    KILLS: ClassVar[int] = 10  # Where the command line says nothing
+    KILLS: ClassVar[int] = 10  # The default of the command line
     PUBLISHES: ClassVar[str] = "Start Kafka and publish the flights"
     jars: Sequence[str] = ()  # sets that it needs besides Kafka's
     flights: Flights

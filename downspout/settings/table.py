@@ -219,7 +219,7 @@ TABLE: tuple[Setting, ...] = (
     Setting("parquet.schema", list, None, "Columns as `name:type`, in order.", note="See [the types](schema.md)."),
     Setting("parquet.keys", list, [], "AggregateBolt: columns that form the key."),
     Setting("parquet.aggregates", list, [], "AggregateBolt: `count`, or `sum:x`, `min:x`, `max:x`, `count:x` of a column x."),
-    Setting("parquet.partition_by", list, [], "Columns that become Hive folders (`month=7/`).", note="Each value has a file of its own in every flush: choose columns of few values. A flush of more than 400 files is written, and acked, in parts."),
+    Setting("parquet.partition_by", list, [], "Columns that become Hive folders (`month=7/`).", note="Every flush writes one file per value, so choose columns with few values. A flush of more than 400 files is written, and acked, in parts."),
     Setting("parquet.input_names", list, [], "`input=name`: the name under which the directory knows an input, after a component was renamed."),
     Setting("parquet.flush_rows", int, 100_000, "Rows held that cause a flush.", minimum=1),
     Setting("parquet.flush_bytes", int, 64 * 1024 * 1024, "Estimated bytes held that cause a flush.", minimum=1),
