@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from downspout import registry
+from downspout import checkout, registry
 
 TYPE_CHECKING = False  # as in the registry: nothing is imported here
 if TYPE_CHECKING:
@@ -98,3 +98,4 @@ registry.stores |= dict.fromkeys(_DATABASES, _database)
 registry.notes.append(_notes)
 registry.batch_stores |= {"zookeeper": _zookeeper_batches} | dict.fromkeys(_DATABASES, _database_batches)
 registry.state_stores |= dict.fromkeys(_DATABASES, _database_state)
+checkout.install(__path__[0])

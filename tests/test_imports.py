@@ -13,7 +13,8 @@ from tests.command import PYTHON_CODE, cli
 ROOT = Path(__file__).resolve().parents[1]
 
 ORDER = (
-    *("exports", "registry", "errors", "findings", "formatting", "metrics", "clock", "outages", "exit_guard"),
+    *("checkout", "exports", "registry", "errors", "findings", "formatting", "metrics", "clock", "outages"),
+    *("exit_guard",),
     *("settings", "system", "ledger", "origins", "offset_ranges", "protocols", "wire", "component"),
     *("kafka", "dead_letters", "producing", "spout", "offsets", "engine", "batches", "sink", "tables", "sql", "parse"),
     *("broker", "run", "export", "storm", "spark", "web", "compare", "audit", "testing", "scaffold"),
@@ -31,6 +32,7 @@ NEVER = (
 """Who may not import whom, besides the order."""
 
 ROOT_REGISTERS = {
+    "checkout",
     "registry",
     "run.call",
     "export.beside",
@@ -155,10 +157,10 @@ def test_the_root_joins_what_registers_and_nothing_else() -> None:
 
 
 def test_the_root_is_imported_before_ctrl_c_is_taken_care_of() -> None:
-    """``import downspout`` brings in its registry and nothing else, of ours or not: a program begins with it."""
+    """``import downspout`` brings in its registry and its finder and nothing else, of ours or not."""
     code = "import sys; before = set(sys.modules); import downspout; print(sorted(set(sys.modules) - before))"
     found = cli(code, program=PYTHON_CODE)
-    assert found.stdout.strip() == "['__future__', 'downspout', 'downspout.registry']"
+    assert found.stdout.strip() == "['__future__', 'downspout', 'downspout.checkout', 'downspout.registry']"
 
 
 def test_no_module_imports_itself_by_way_of_others() -> None:

@@ -36,7 +36,7 @@ def add_parser(commands: Any) -> None:
 
 def handle(arguments: argparse.Namespace) -> int:
     """Make the project, say what it has and what should be looked at."""
-    from downspout.scaffold.project import create, parts_prefix
+    from downspout.scaffold.project import create
 
     folder: Path = arguments.folder
     sample, inferred = create(folder, arguments.sample)
@@ -46,11 +46,6 @@ def handle(arguments: argparse.Namespace) -> int:
     _say_open(folder, sample, inferred)
     if arguments.sample is not None:
         print(f"  sample/{folder.name}.ndjson holds records of yours: look at it before you publish the project")
-    if not parts_prefix():
-        print(
-            "  Downspout runs from a checkout here, so the project imports `spouts.…` and `bolts.…`. Where it is "
-            "installed, these are `downspout.spouts.…` and `downspout.bolts.…`"
-        )
     print(f"Go on with: cd {folder} && python -m pytest    (README.md has the rest)")
     return 0
 

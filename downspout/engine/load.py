@@ -197,19 +197,17 @@ def _explain(error: UserError, target: str) -> TopologyError:
 
 
 def _cure_of_missing(module: str) -> str:
-    """Return what to do about a module that was not found; ours are called otherwise in a checkout than in a wheel."""
-    ours = module.startswith(("downspout.spouts", "downspout.bolts"))
+    """Return what to do about a module that was not found: a checkout's folders may hide those of a project."""
     package = module.partition(".")[0]
-    if not ours and package in ("spouts", "bolts") and Path.cwd() != _CHECKOUT:
+    if package in ("spouts", "bolts") and Path.cwd() != _CHECKOUT:
         file = getattr(sys.modules.get(package), "__file__", None)
-        ours = file is not None and Path(file).is_relative_to(_CHECKOUT)
-    if ours:
-        return (
-            f"`pip install {_CHECKOUT}` without -e: in a checkout (or an editable install) Downspout's modules are "
-            "named spouts.… and bolts.…, which hides your own; in a wheel they are named downspout.spouts.…"
-        )
-    if package in ("spouts", "bolts") and find_spec(f"downspout.{package}") is not None:
-        return f"downspout.{module}: so the modules of an installed Downspout are called"
+        if file is not None and Path(file).is_relative_to(_CHECKOUT):
+            return (
+                f"`pip install {_CHECKOUT}` without -e: the folders spouts/ and bolts/ of the checkout (or of an "
+                "editable install) hide your own"
+            )
+    if package in ("spouts", "bolts") and find_spec(f"downspout.{module}") is not None:
+        return f"`downspout.{module}`, the full name of Downspout's own module"
     return "run from the project's root, the folder that holds spouts/ and bolts/; or install the package"
 
 

@@ -111,7 +111,6 @@ def render(name: str, source: str, sample: Sample, inferred: Inferred) -> Mappin
     values = {
         "name": name,
         "class_name": f"{name[0].upper()}{re.sub('_+(.)', lambda match: match[1].upper(), name[1:])}Topology",
-        "ours": parts_prefix(),
         "source": source,
         "storm": STORM_VERSION,
         "records": f"{len(records):,}",
@@ -126,11 +125,6 @@ def render(name: str, source: str, sample: Sample, inferred: Inferred) -> Mappin
 def _filled(template: str, values: Mapping[str, str]) -> bytes:
     text = Template((TEMPLATES / f"{template}.txt").read_text("utf-8")).substitute(values)
     return f"{text.rstrip()}\n".encode()
-
-
-def parts_prefix() -> str:
-    """Return what the imports of our spouts and bolts begin with: in a checkout they lie at its root."""
-    return "downspout." if importlib.util.find_spec("downspout.spouts") is not None else ""
 
 
 def _type_line(field: Field) -> str:
