@@ -97,6 +97,7 @@ class StoreContext:
     password: str | None = None  # resolved; None: there is none, or the library finds it itself
     cluster: Cluster | None = None  # the Kafka that is read
     setting: str = SETTING  # where the URL was given, for messages
+    topic: str = ""  # the one topic that the spout reads by name; empty: several, a pattern, or it is not known
 
 
 Opener = Callable[[str, StoreContext], OffsetStore]

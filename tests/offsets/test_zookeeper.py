@@ -20,7 +20,7 @@ from tests.offsets.fake_nodes import FakeNodes
 from tests.offsets.store_contract import P0, P1
 from tests.offsets.zookeeper_contract import OLD, OpenNodes, ZooKeeperContract, put
 from tests.spark.handover_support import Command
-from tests.spout.spout_driver import TOPIC, fill
+from tests.spout.spout_driver import TOPIC, Driver, fill
 
 NAMES = st.text(st.characters(categories=["L", "N"]), min_size=1, max_size=12)
 
@@ -132,6 +132,27 @@ def test_a_command_that_moves_a_node_leaves_it_to_its_topology(monkeypatch: pyte
     (path,) = [path for path in nodes.tree if path.endswith("partition_0")]
     found = read_node(nodes.tree[path].data, 0)
     assert (found.offset, found.topology_id, found.topology_name) == (2, "shop-7", "shop")
+
+
+@pytest.mark.fake_only("nodes in memory; tests/storm/test_zookeeper.py has a spout on a real ZooKeeper")
+@pytest.mark.parametrize("topics", [[TOPIC], [TOPIC, "users"]], ids=["one", "two"])
+def test_a_spout_of_one_topic_begins_where_the_old_one_would_look(
+    bare_kafka: FakeKafka, monkeypatch: pytest.MonkeyPatch, topics: list[str]
+) -> None:
+    """With several topics they are in the path, as that spout's wildcard topics are."""
+    nodes = FakeNodes()
+    monkeypatch.setattr("downspout.offsets.stores.zookeeper.open_nodes", lambda location, password=None: nodes)
+    for topic in topics:
+        bare_kafka.create_topic(topic, 2)
+    fill(bare_kafka, 3, 0)
+    driver = Driver(bare_kafka, topics=topics, offset_store="zookeeper://zk:1/x")
+    try:
+        driver.ack(driver.run())
+        driver.commit()
+    finally:
+        driver.spout.close()
+    path = "/x/readers/partition_0" if len(topics) == 1 else f"/x/readers/{TOPIC}/partition_0"
+    assert read_node(nodes.tree[path].data, 0).offset == 3
 
 
 # --- bad input ---

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -25,6 +26,32 @@ def put(nodes: Nodes, path: str, data: bytes) -> None:
     nodes.transact([Operation("set", path, data)])
 
 
+class OldSpout:
+    """What Storm's spout for Kafka 0.8 does with the nodes of one topic (``PartitionManager``, ``ZkState``).
+
+    It reads ``path/partition_N`` as JSON, and of that the offset and the topology's id.
+    """
+
+    def __init__(self, nodes: Nodes, path: str, topic: str) -> None:
+        self._nodes, self._path, self._topic = nodes, path, topic
+
+    def read(self) -> dict[int, int]:
+        """Return by partition where it would go on."""
+        found = {}
+        for name in self._nodes.children(self._path):
+            node = self._nodes.get(f"{self._path}/{name}")
+            assert node is not None
+            values = json.loads(node.data)
+            assert isinstance(values["topology"]["id"], str)
+            found[int(name.removeprefix("partition_"))] = values["offset"]
+        return found
+
+    def write(self, number: int, offset: int) -> None:
+        """Commit."""
+        tp = TopicPartition(self._topic, number)
+        put(self._nodes, f"{self._path}/partition_{number}", replace(OLD, tp=tp, offset=offset).to_json())
+
+
 class ZooKeeperContract(StoreContract):
     """A module has the fixtures ``open_nodes`` and ``root``: a path of each test's own."""
 
@@ -34,9 +61,9 @@ class ZooKeeperContract(StoreContract):
         return lambda group: self.store(open_nodes(), root, group)
 
     @staticmethod
-    def store(nodes: Nodes, root: str, group: str = "g") -> ZooKeeperStore:
-        """Return the store of a group in a topology of one id."""
-        return ZooKeeperStore(nodes, Location("zk:2181", root), StoreContext(group, "shop", "shop-1"))
+    def store(nodes: Nodes, root: str, group: str = "g", topic: str = "") -> ZooKeeperStore:
+        """Return the store of a group in a topology of one id, whose spout reads ``topic`` by name."""
+        return ZooKeeperStore(nodes, Location("zk:2181", root), StoreContext(group, "shop", "shop-1", topic=topic))
 
     # --- the tree ---
 
@@ -85,6 +112,55 @@ class ZooKeeperContract(StoreContract):
         store.store({other: StoredOffset(3, "", epoch)})
         assert nodes.children(f"{root}/g") == ["partition_0", "users"]
         assert {tp: found.offset for tp, found in store.list().items()} == {P0: 918, other: 3}
+
+    def test_a_new_partition_is_put_where_the_old_spout_looks(self, open_nodes: OpenNodes, root: str) -> None:
+        """Beside bare nodes of its topic a node is bare, also if an empty or foreign one has its name."""
+        nodes, p2 = open_nodes(), TopicPartition(P0.topic, 2)
+        old_spout = OldSpout(nodes, f"{root}/g", P0.topic)
+        old_spout.write(P0.partition, 918)
+        put(nodes, f"{root}/g/partition_2", b"foreign")
+        store = self.store(nodes, root)
+        taken = store.claim([P0, P1, p2])
+        assert {tp: found.offset for tp, found in taken.items()} == {P0: 918, P1: None, p2: None}
+        offsets = {P0: 1_000, P1: 11, p2: 22}
+        store.store({tp: StoredOffset(offset, "", taken[tp].epoch) for tp, offset in offsets.items()})
+        assert old_spout.read() == {tp.partition: offset for tp, offset in offsets.items()}
+        assert nodes.children(f"{root}/g") == ["partition_0", "partition_1", "partition_2"]
+
+    def test_the_old_spout_takes_over_and_is_taken_over_again(self, open_nodes: OpenNodes, root: str) -> None:
+        """Each goes on where the other stopped, also in a partition that only one of them has seen."""
+        nodes = open_nodes()
+        old_spout = OldSpout(nodes, f"{root}/g", P0.topic)
+        old_spout.write(P0.partition, 918)
+        for turn in range(1, 4):
+            store = self.store(open_nodes(), root)
+            taken = store.claim([P0, P1])
+            assert taken[P0].offset == (918 if turn == 1 else turn * 1_000)
+            assert taken[P1].offset == (None if turn == 1 else turn * 100)
+            store.store({tp: StoredOffset(turn * 10 + tp.partition, "", taken[tp].epoch) for tp in taken})
+            assert old_spout.read() == {0: turn * 10, 1: turn * 10 + 1}
+            old_spout.write(0, (turn + 1) * 1_000)
+            old_spout.write(1, (turn + 1) * 100)
+
+    @pytest.mark.parametrize(
+        ("reads", "is_bare"), [("orders", True), ("", False)], ids=["one topic by name", "several topics"]
+    )
+    def test_a_new_group_has_the_form_of_its_spout(
+        self, open_nodes: OpenNodes, root: str, reads: str, is_bare: bool
+    ) -> None:
+        """The old spout looks for bare nodes if it reads one topic by name, and below topics if it reads several."""
+        nodes = open_nodes()
+        store = self.store(nodes, root, topic=reads)
+        taken = store.claim([P0, P1])
+        store.store({tp: StoredOffset(7 + tp.partition, "", found.epoch) for tp, found in taken.items()})
+        assert nodes.children(f"{root}/g") == (["partition_0", "partition_1"] if is_bare else [P0.topic])
+        path = f"{root}/g" if is_bare else f"{root}/g/{P0.topic}"
+        assert OldSpout(nodes, path, P0.topic).read() == {0: 7, 1: 8}
+        # What was begun in one form goes on in it, whatever the settings say later.
+        again = self.store(open_nodes(), root, topic="" if reads else P0.topic)
+        p2 = TopicPartition(P0.topic, 2)
+        again.store({p2: StoredOffset(9, "", again.claim([p2])[p2].epoch)})
+        assert OldSpout(nodes, path, P0.topic).read() == {0: 7, 1: 8, 2: 9}
 
     def test_an_old_spout_that_still_writes_is_noticed(self, open_nodes: OpenNodes, root: str) -> None:
         """It knows nothing of epochs, so the node's version tells."""

@@ -15,7 +15,7 @@ from downspout.spout import OffsetStoreError
 from downspout.storm import HOST
 from downspout.testing import FakeKafka
 from tests.offsets.store_contract import P0
-from tests.offsets.zookeeper_contract import OLD, OpenNodes, ZooKeeperContract, put
+from tests.offsets.zookeeper_contract import OLD, OldSpout, OpenNodes, ZooKeeperContract, put
 from tests.spout.spout_driver import TOPIC, Driver, fill
 from tests.storm.support import Place
 
@@ -77,7 +77,7 @@ def test_without_the_right_nothing_is_read_or_written(open_nodes_: OpenNodes, ho
 def test_a_spout_goes_on_behind_the_old_one_and_hands_back(open_nodes_: OpenNodes, hosts: str, root: str) -> None:
     """It starts at the old spout's node, commits to it in the old form, and the group in Kafka has a copy."""
     kafka = FakeKafka()
-    kafka.create_topic(TOPIC, 1)
+    kafka.create_topic(TOPIC, 2)
     fill(kafka, 10)
     nodes = open_nodes_()
     put(nodes, f"{root}/readers/partition_0", SpoutNode(TopicPartition(TOPIC, 0), 6, "old-1", "old").to_json())
@@ -91,6 +91,11 @@ def test_a_spout_goes_on_behind_the_old_one_and_hands_back(open_nodes_: OpenNode
         driver.commit()
         assert read_state(nodes, f"{root}/readers").offsets == {P0: 10}
         assert kafka.committed("readers")[P0].offset == 10
+        fill(kafka, 3, 1)
+        assert driver.run() == [0, 1, 2]
+        driver.ack_all()
+        driver.commit()
+        assert OldSpout(nodes, f"{root}/readers", TOPIC).read() == {0: 10, 1: 3}
     finally:
         driver.spout.close()
 

@@ -5,7 +5,10 @@ more; what it has no key for, the epoch and the metadata, is in a node below, ``
 in one transaction, which the lower node's version guards: of two owners that claim at once, one begins anew.
 
 The upper node's version says whether somebody else has written, who knows nothing of epochs: the old spout still runs.
-A node ``root/<group>/partition_N`` of that spout is used where it is of the same topic; else the topic is in the path.
+
+A node is placed where the old spout would look for it: at ``root/<group>/partition_N`` if it read one topic by name,
+else at ``root/<group>/<topic>/partition_N``. The group's other nodes show which of the two it was; in a new group, the
+topics of our spout decide.
 """
 
 from __future__ import annotations
@@ -148,14 +151,29 @@ class ZooKeeperStore:
     # --- inside ---
 
     def _path(self, tp: TopicPartition) -> str:
-        """Return a partition's node: that of the old spout, if it is of this topic, else one below the topic."""
-        old = f"{self._base}/partition_{tp.partition}"
-        node = self._nodes.get(old)
-        if node is not None:
-            read = self._parse(old, node, tp.partition)
-            if read is not None and read.tp == tp:
-                return old
-        return f"{self._base}/{tp.topic}/partition_{tp.partition}"
+        """Return a partition's node. O(1) if it exists, else O(nodes of the group)."""
+        bare, below = f"{self._base}/partition_{tp.partition}", f"{self._base}/{tp.topic}/partition_{tp.partition}"
+        if (found := self._topic_of(bare)) is not None:
+            return bare if found == tp.topic else below
+        if self._nodes.get(below) is not None:
+            return below
+        return bare if self._is_bare(tp.topic) else below
+
+    def _is_bare(self, topic: str) -> bool:
+        """Return whether new nodes of a topic have no topic in their path."""
+        names = self._nodes.children(self._base)
+        numbered = [name for name in names if PARTITION.fullmatch(name)]
+        if topics := {found for name in numbered if (found := self._topic_of(f"{self._base}/{name}"))}:
+            return topic in topics
+        others = (self._nodes.children(f"{self._base}/{name}") for name in names if name not in numbered)
+        has_topics = any(PARTITION.fullmatch(name) for below in others for name in below)
+        return topic == self._context.topic and not has_topics
+
+    def _topic_of(self, path: str) -> str | None:
+        """Return of which topic a bare node is; None: it counts as no node."""
+        node = self._nodes.get(path)
+        read = self._parse(path, node, int(path.rpartition("_")[2])) if node is not None else None
+        return None if read is None else read.tp.topic
 
     def _read(self, tp: TopicPartition, path: str) -> tuple[StoredOffset, Node | None, Node | None]:
         """Return what is stored, and both nodes."""

@@ -91,8 +91,14 @@ def _with_store(consumer: ConsumerPort, cluster: Cluster, setup: Setup, log: log
     settings = setup.settings
     if (location := settings["offset_store"]) == KAFKA:
         return noted_commits(consumer, setup, log)
+    topics: list[str] = settings["topics"] or []
     context = StoreContext(
-        setup.group, setup.topology, setup.identity.topology_id, settings["offset_store_password"], cluster
+        setup.group,
+        setup.topology,
+        setup.identity.topology_id,
+        settings["offset_store_password"],
+        cluster,
+        topic=topics[0] if len(topics) == 1 else "",
     )
     store = open_store(location, context)
     found: ConsumerPort = stored_commits(
