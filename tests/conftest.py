@@ -77,7 +77,6 @@ class RealCounts:
                 item.add_marker(pytest.mark.timeout(limit_of(item, whole=WHOLE)))
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """Look at one finished test."""
         ring = next((str(marker) for name, marker in report.user_properties if name == "real"), "neither")
         self.took_s[ring] += report.duration
         self.test_took_s[report.nodeid.partition("@")[0]] += report.duration
@@ -92,7 +91,6 @@ class RealCounts:
             self.skipped.append(report.nodeid)
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
-        """Say how many tests ran against the real things."""
         for marker, name in REAL.items():
             terminalreporter.write_line(f"{self.passed[marker]} tests passed against {name}")
         rings = ", ".join(f"{ring} {self.took_s.pop(ring, 0.0) / 60:.1f}" for ring in (*REAL, "neither"))
@@ -119,14 +117,12 @@ def pytest_report_header(config: pytest.Config) -> str:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Start counting."""
     config.pluginmanager.register(RealCounts(), "downspout-real-counts")
     twins.pytest_configure(config)
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """Give tests to processes by groups."""
     return OneHeavyAtOnce(config, log) if config.getvalue("dist") == "loadgroup" else None
 
 

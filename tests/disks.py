@@ -17,7 +17,6 @@ class SteppedDisk(WatchedDisk):
 
     @property
     def steps(self) -> int:
-        """How many steps were begun."""
         return self.process.steps
 
     def _change(self, operation: str, path: Path, change: Callable[[], None], source: Path | None = None) -> None:

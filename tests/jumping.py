@@ -17,13 +17,10 @@ class JumpingClock(Clock):
         self.jumped = 0.0
 
     def monotonic(self) -> float:
-        """Return seconds since some start."""
         return time.monotonic() + self.jumped
 
     def wall(self) -> float:
-        """Return seconds since the epoch."""
         return time.time() + self.jumped
 
     def sleep(self, seconds: float) -> None:
-        """Let that much time have passed."""
         self.jumped += max(0.0, seconds)

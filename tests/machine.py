@@ -57,7 +57,6 @@ class Process:
             self.check()  # it may have died in its sleep
 
     def check(self) -> None:
-        """Raise Killed if the process has died."""
         if self.dead:
             raise Killed(f"{self.name} is dead")
 
@@ -177,7 +176,6 @@ class Volume:
         _write_out(self._top, self.root, {})
 
     def _cut(self, loss: Loss, chance: random.Random) -> _Folder:
-        """Return the tree that a power cut leaves."""
         picked: dict[tuple[int, str], bool] = {}
         for rename in self._renames:
             happened = chance.random() < 0.5
@@ -187,11 +185,9 @@ class Volume:
     # --- what disks do ------------------------------------------------------------------------------------
 
     def join(self, process: Process) -> None:
-        """Note that a process is at work here."""
         self._processes.append(process)
 
     def node(self, path: Path) -> _Node:
-        """Return what a path stands for."""
         found: _Node = self._top
         for part in path.relative_to(self.root).parts:
             if not isinstance(found, _Folder) or part not in found.names:
@@ -200,7 +196,6 @@ class Volume:
         return found
 
     def folder(self, path: Path) -> _Folder:
-        """Return the folder that a path stands for."""
         found = self.node(path)
         if not isinstance(found, _Folder):
             raise NotADirectoryError(20, os.strerror(20), str(path))
@@ -216,7 +211,6 @@ class Volume:
             getattr(self, f"_{operation}")(path)
 
     def wrote(self, path: Path, content: bytes) -> None:
-        """Take note of a file's content."""
         self.version += 1
         names = self.folder(path.parent).names
         file = names.setdefault(path.name, _File(b"", 0.0))

@@ -14,7 +14,6 @@ class Faults:
         self._rng, self._lock = random.Random(7), threading.Lock()
 
     def __call__(self, line: str) -> str | None:
-        """Return what becomes of a request."""
         with self._lock:
             return self._rng.choices(["", "slow", "lose"], [90, 6, 4])[0] or None
 

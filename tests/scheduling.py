@@ -78,7 +78,6 @@ def group_of(item: pytest.Item) -> str:
 
 
 def file_of(nodeid: str) -> str:
-    """Return the file of a test."""
     return nodeid.partition("::")[0]
 
 
@@ -88,7 +87,6 @@ def is_heavy(item: pytest.Item) -> bool:
 
 
 def limit_of(item: pytest.Item, *, whole: bool) -> int:
-    """Return after how many seconds a test hangs."""
     limit = next((seconds for start, seconds in LONGER_S.items() if item.nodeid.startswith(start)), 0)
     limit = limit or (REAL_S_MAX if any(item.get_closest_marker(mark) for mark in REAL_MARKS) else PURE_S_MAX)
     return limit * WHOLE_FACTOR if whole else limit

@@ -22,14 +22,12 @@ def test_limits_are_told_with_all_their_digits(value: int, said: str) -> None:
 
 
 def test_a_limit_that_is_no_whole_number_keeps_its_fraction() -> None:
-    """What is no integer is not made one."""
     with pytest.raises(ConfigError, match=r"is above 1\. Try: a value of at most 1$"):
         SETTINGS["kafka.breaker_ratio"].parse(1.5, "test")
 
 
 @pytest.mark.parametrize(("count", "said"), [(1, "1 error, 1 restart"), (2000, "2,000 errors, 2,000 restarts")])
 def test_the_summary_counts_in_singular_and_plural(count: int, said: str) -> None:
-    """One is one error, one restart and one tree."""
     counts = {"parse": Counts(errors=count, restarts=count)}
     text = live.summary("g", RunResult("end", True, 1.0, counts, count, 0, 0, 0, None, None))
     assert said in text
@@ -38,5 +36,4 @@ def test_the_summary_counts_in_singular_and_plural(count: int, said: str) -> Non
 
 @pytest.mark.parametrize(("count", "said"), [(1, "1 record would be written to t"), (2, "2 records would be written")])
 def test_a_replay_counts_in_singular_and_plural(count: int, said: str) -> None:
-    """One record, two records."""
     assert said in render_replay(Replay(counts={"t": count}), done=False)

@@ -67,7 +67,6 @@ LEDGER_LIBRARIES = {"sortedcontainers"}
 
 
 def modules(folder: Path) -> list[Path]:
-    """Return the Python files below a folder."""
     return sorted(folder.rglob("*.py"))
 
 
@@ -90,7 +89,6 @@ def room_of(name: str) -> str | None:
 
 
 def relative(path: Path) -> str:
-    """Return a path for a test's name."""
     return str(path.relative_to(ROOT))
 
 
@@ -181,7 +179,6 @@ def circles(graph: dict[str, set[str]]) -> Iterator[set[str]]:
 
 
 def reach(graph: dict[str, set[str]], start: str) -> set[str]:
-    """Return all that a module leads to."""
     found: set[str] = set()
     ahead = [*graph[start]]
     while ahead:
@@ -284,7 +281,6 @@ def test_a_python_worker_of_sparks_imports_little(module: str, needless: set[str
 
 
 def test_tests_ask_packages_for_what_they_offer() -> None:
-    """What a package offers in its ``__init__`` is imported from there: then a test survives a move in the package."""
     offers = {path.parent.name: offered_by(path) for path in (ROOT / "downspout").glob("*/__init__.py")}
     wrong = [
         f"{relative(path)}: from downspout.{parts[1]} import {parts[-1]}"
@@ -296,7 +292,6 @@ def test_tests_ask_packages_for_what_they_offer() -> None:
 
 
 def offered_by(path: Path) -> set[str]:
-    """Return what a package offers, as ``module.name``."""
     calls = [
         node
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))

@@ -20,7 +20,6 @@ from tests.spout.spout_driver import Kafka
 
 
 def test_what_components_report_is_in_the_table(bare_kafka: Kafka, tmp_path: Path) -> None:
-    """Each of ours, and what the engine counts for any component."""
     kafka = bare_kafka
     kafka.create_topic("in", 1)
     kafka.create_topic("out", 1)

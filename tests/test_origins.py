@@ -87,6 +87,5 @@ def test_what_has_no_origin_cannot_have_children() -> None:
 
 
 def test_what_is_no_origin_is_refused() -> None:
-    """A value that is not an origin is named."""
     with pytest.raises(ValueError, match="is not an origin"):
         column_of([("lines", 3)])

@@ -72,7 +72,6 @@ class Twins:
                 item.user_properties.append(("twin", reason))
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """Look at one finished test."""
         for name, reason in report.user_properties:
             if name == "twin":
                 self._run[_function(report.nodeid)] = str(reason)
@@ -122,7 +121,6 @@ def _names(function: Callable[..., Any], name: str) -> bool:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Start counting."""
     config.addinivalue_line(
         "markers", "fake_only(reason): cannot run on the real broker, and why; the run prints the reasons"
     )
@@ -131,13 +129,11 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.fixture
 def cluster_kind(request: pytest.FixtureRequest) -> str:
-    """What a test's Kafka is: "fake" or "broker"."""
     return str(request.param)
 
 
 @pytest.fixture
 def rebalance_kind(request: pytest.FixtureRequest) -> str:
-    """How the fake rebalances: "eager" or "cooperative"; or "broker"."""
     return str(request.param)
 
 

@@ -27,7 +27,6 @@ LINES = [b"to be", b"", b"or not", None, b"to be", b"\xff\xfe not utf-8"]
 
 
 def run(kafka: FakeKafka, *arguments: str) -> int:
-    """Run the command."""
     parser = argparse.ArgumentParser()
     command.add_parser(parser.add_subparsers())
     parsed = parser.parse_args(["audit", *arguments, "--bootstrap", kafka.bootstrap])

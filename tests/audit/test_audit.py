@@ -38,17 +38,14 @@ def kafka(bare_kafka: Kafka) -> Kafka:
 
 
 def put(directory: Path, kafka: Kafka, offsets: Sequence[int], path: str = "", writer: str = "w") -> None:
-    """Commit one row per offset, as a sink does."""
     write_rows(directory, [(TOPIC, kafka.topic_id(TOPIC), 0, offset, path) for offset in offsets], writer=writer)
 
 
 def files(directory: Path) -> list[Path]:
-    """Return the visible data files."""
     return list(visible_files(directory))
 
 
 def kinds(report: AuditReport) -> dict[str, Any]:
-    """Return the offsets of the one partition by kind."""
     (part,) = report.partitions
     return part.offsets
 
@@ -73,7 +70,6 @@ def test_a_record_without_a_row_is_missing(tmp_path: Path, kafka: Kafka) -> None
 
 
 def moved(directory: Path, kafka: Kafka, at: int, to: int) -> None:
-    """Move a group, as ``downspout offsets seek --sink`` does."""
     consumer = kafka.consumer(group="g")
     consumer.commit({TopicPartition(TOPIC, 0): OffsetAndMetadata(at, "", -1)})
     consumer.close()
@@ -122,7 +118,6 @@ def test_what_was_read_again_without_a_word_is_not_skipped_any_more(tmp_path: Pa
 def test_a_note_that_cannot_be_made_says_that_the_group_was_moved(
     tmp_path: Path, kafka: Kafka, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The move is made before it is noted: the error says so, and how the note is made all the same."""
     put(tmp_path, kafka, [0, 1, 2])
     moved(tmp_path, kafka, 3, 3)
     Layout(tmp_path).skips.unlink()
@@ -149,7 +144,6 @@ def test_a_seek_says_what_the_sink_has(tmp_path: Path, kafka: Kafka, capsys: pyt
 
 
 def test_a_topic_of_which_nothing_was_written_is_missing(tmp_path: Path, kafka: Kafka) -> None:
-    """A topic that is named and of which no row is there is missing as a whole."""
     report = audit(tmp_path, cluster=kafka, topics=[TOPIC])
     assert (report.exit_code, kinds(report)) == (10, {"missing": [(0, 10)]})
 
@@ -253,7 +247,6 @@ def test_offsets_below_the_log_are_lost_unless_covered(tmp_path: Path, kafka: Ka
 
 
 def test_dead_letters_explain_absent_rows(tmp_path: Path, kafka: Kafka) -> None:
-    """A record that the dead-letter topic names needs no row; letters for other topics explain nothing."""
     put(tmp_path, kafka, [0, 1, 2, 4, 5, 6, 7, 9])
     letters = DeadLetters(kafka, "dead", timeout_s=60.0)
     record = kafka.records(TOPIC)[3]
@@ -279,7 +272,6 @@ def test_filtered_needs_the_topology(tmp_path: Path, kafka: Kafka) -> None:
 
 
 def test_each_row_of_a_record_is_audited_with_the_topology(tmp_path: Path, kafka: Kafka) -> None:
-    """Where records have several rows, the topology tells which of them are missing and which should not be."""
     put(tmp_path, kafka, range(10), path="split.0")
     put(tmp_path, kafka, [0, 1, 2, 7], path="split.1", writer="v")
     assert audit(tmp_path, cluster=kafka).exit_code == 0
@@ -361,7 +353,6 @@ AGGREGATES = {
 
 
 def add_up(directory: Path, kafka: Kafka, offsets: Sequence[int]) -> None:
-    """Let an AggregateBolt add up one row per offset."""
     bolt = sink(AggregateBolt, directory, fields=["origin", "word"], **AGGREGATES)
     for offset in offsets:
         bolt.process(tup((TOPIC, kafka.topic_id(TOPIC), 0, offset, ""), "a"))

@@ -177,7 +177,6 @@ def test_a_directory_that_is_not_there_is_said_before_kafka_is_asked(
 
 
 def test_windows_by_partition() -> None:
-    """Bounds for one partition go before those for all."""
     windows = command.parse_windows("5,1:7", "2:9")
     assert windows == {None: Window(5, None), 1: Window(7, None), 2: Window(5, 9)}
 
@@ -271,7 +270,6 @@ def test_a_record_that_has_its_rows_and_fails_in_the_replay_is_not_judged(
 
 
 def test_the_topologys_own_dead_letters_are_found(project: FakeKafka, capsys: pytest.CaptureFixture[str]) -> None:
-    """Without --dead-letters the topic of the topology's group is read where it exists."""
     forget_runs("words")
     assert run(project, "words", *WITH_TOPOLOGY, "--set", "kafka.group=g") == 0
     assert "2 filtered, 1 dead-lettered" in capsys.readouterr().out

@@ -24,7 +24,6 @@ ROWS = range(30)
 
 
 def fill(directory: Path) -> Path:
-    """Write three files into each of two folders."""
     for number in range(3):
         flush(directory, range(number * 10, number * 10 + 10), f"first-{number}")
     return directory
@@ -140,7 +139,6 @@ def add_up(directory: Path, offsets: range, disk: SteppedDisk | None = None) -> 
 
 
 def duplicates(report: AuditReport) -> int:
-    """Return how many rows are there too often."""
     return sum(part.rows_of.get("duplicate", 0) for part in report.partitions)
 
 

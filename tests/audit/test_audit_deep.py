@@ -48,7 +48,6 @@ def flush(directory: Path, first: int, writer: str) -> Path:
 
 
 def flip(path: Path, place: int) -> None:
-    """Flip one bit of a file."""
     content = bytearray(path.read_bytes())
     content[place] ^= 1
     path.write_bytes(content)
@@ -126,7 +125,6 @@ class TornDisk(Disk):
 
 
 def test_a_compaction_that_was_not_written_as_made_is_given_up(tmp_path: Path) -> None:
-    """What the disk made of a merged file is compared with what it was given, in all columns."""
     flush(tmp_path, 0, "w")
     flush(tmp_path, ROWS, "v")
     with pytest.raises(SinkError):
@@ -135,7 +133,6 @@ def test_a_compaction_that_was_not_written_as_made_is_given_up(tmp_path: Path) -
 
 
 def test_a_checkpoint_with_another_hash_ends_the_audit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Who writes next would believe it."""
     monkeypatch.setattr(log_module, "CHECKPOINT_EVERY", 1)
     flush(tmp_path, 0, "w")
     checkpoint = CommitLog(tmp_path).checkpoint_path(1)
@@ -146,7 +143,6 @@ def test_a_checkpoint_with_another_hash_ends_the_audit(tmp_path: Path, monkeypat
 
 @pytest.mark.parametrize("value", [[], 7, None])
 def test_a_hash_out_of_form_is_refused(tmp_path: Path, value: Any) -> None:
-    """What is no text is a damaged entry."""
     flush(tmp_path, 0, "w")
     place = CommitLog(tmp_path).path(0)
     edit(place, lambda document: document["files"][0].__setitem__(3, value))
@@ -178,7 +174,6 @@ def test_columns_that_an_entry_did_not_write_are_found(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("schema", [["n:int32"], ["m:int64"], ["n:int64", "m:string"], ["n:int64", "/n"], ["what"]])
 def test_the_columns_of_the_only_entry_are_compared_with_the_files(tmp_path: Path, schema: list[str]) -> None:
-    """Where no other entry contradicts it, an edited schema is not that of the files."""
     path = flush(tmp_path, 0, "w")
     edit(CommitLog(tmp_path).path(0), lambda document: document.update(schema=schema))
     report = audit(tmp_path)
@@ -186,7 +181,6 @@ def test_the_columns_of_the_only_entry_are_compared_with_the_files(tmp_path: Pat
 
 
 def test_the_topology_of_the_only_entry_is_compared_with_the_runs(tmp_path: Path) -> None:
-    """The runs that wrote there have noted whose they were."""
     flush(tmp_path, 0, "w")
     note_run(tmp_path, Run("t"), Disk(), "w")
     assert not any("changed by hand" in note for note in audit(tmp_path).notes)

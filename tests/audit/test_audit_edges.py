@@ -59,7 +59,6 @@ def put(
 
 
 def kinds(report: AuditReport) -> dict[str, Any]:
-    """Return the offsets of the one partition by kind."""
     (part,) = report.partitions
     return part.offsets
 
@@ -86,7 +85,6 @@ def test_a_log_without_a_flush_is_not_called_exact(tmp_path: Path, kafka: Kafka)
 
 
 def test_a_file_is_no_directory(tmp_path: Path) -> None:
-    """A path that is a file is named as that."""
     (tmp_path / "file").write_text("")
     with pytest.raises(SinkError, match="is not a directory"):
         audit(tmp_path / "file")
@@ -182,7 +180,6 @@ def test_duplicates_outside_the_window_do_not_count(tmp_path: Path, kafka: Kafka
 
 
 def test_a_row_with_and_one_without_the_topics_id_are_two(tmp_path: Path, kafka: Kafka) -> None:
-    """Two rows of one record are a duplicate, though one of them does not tell the topic's id."""
     put(tmp_path, kafka.topic_id(TOPIC), range(10))
     put(tmp_path, "", [4])
     report = audit(tmp_path, cluster=kafka)

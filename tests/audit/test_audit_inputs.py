@@ -64,7 +64,6 @@ class Project:
         self.kafka = kafka
 
     def write(self, forgotten: str | None = None) -> None:
-        """Write the file; bolts in it forget one line."""
         Path(FILE).write_text(TOPOLOGY.replace("FORGOTTEN = None", f"FORGOTTEN = {forgotten!r}"), encoding="utf-8")
 
     def run(self, name: str, *faults: Lose, group: str = "g") -> None:
@@ -73,7 +72,6 @@ class Project:
         run_topology(replace(load(FILE, name), name="lines"), config=settings, faults=faults)
 
     def audit(self, directory: str, name: str) -> int:
-        """Audit with a topology; return the exit code."""
         parser = argparse.ArgumentParser()
         command.add_parser(parser.add_subparsers())
         given = ["--topology", FILE, "--class", name, "--bootstrap", self.kafka.bootstrap, "--set", "kafka.group=g"]
@@ -83,7 +81,6 @@ class Project:
 
 @pytest.fixture
 def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Project]:
-    """Four lines in Kafka."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(audit_module, "REPLAY_SAMPLE", 1)
     with FakeKafka("audit-inputs") as kafka:
@@ -106,12 +103,10 @@ ALL = sorted(
 
 
 def rows() -> list[tuple[int, str, str]]:
-    """Return offset, path and word of all rows."""
     return sorted((row["_offset"], row["_path"], row["word"]) for row in rows_of(Path("rows")))
 
 
 def counts() -> dict[str, int]:
-    """Return the finished counts."""
     found: dict[str, int] = {}
     for row in rows_of(Path("counts")):
         found[row["word"]] = found.get(row["word"], 0) + row["count"]
@@ -137,7 +132,6 @@ def test_each_input_has_its_row_and_the_audit_is_exact(project: Project, capsys:
 def test_a_missing_row_of_one_input_is_found(
     project: Project, directory: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Where another input has its row of a record, the record is missing all the same, wherever it is."""
     project.run("One")
     assert project.audit(directory, "One") == 0
     capsys.readouterr()

@@ -88,7 +88,6 @@ def kinds(fate: Fate, *, offset: int, earliest: int, topology: bool) -> set[str]
 
 
 def write_file(directory: Path, name: str, offsets: Sequence[int], topic_id: str) -> DataFile:
-    """Write a row for each of these offsets."""
     rows = [{"_topic": TOPIC, "_topic_id": topic_id, "_partition": 0, "_offset": o, "_path": ""} for o in offsets]
     pq.write_table(pa.Table.from_pylist(rows, schema=ORIGIN_SCHEMA), directory / name)
     return DataFile(name, len(rows), (directory / name).stat().st_size)

@@ -135,7 +135,6 @@ def test_a_bolt_that_hangs_does_not_outlive_the_audit(project: FakeKafka) -> Non
 
 
 def wait_for(holds: Callable[[], bool]) -> None:
-    """Wait until a condition holds."""
     until = time.monotonic() + 60
     while not holds():
         assert time.monotonic() < until
@@ -159,7 +158,6 @@ def test_a_bolt_that_fails_to_start_is_an_error_of_its_own(project: FakeKafka) -
 
 
 def test_a_process_that_ends_as_it_loads_the_topology_is_an_error(project: FakeKafka) -> None:
-    """A topology that cannot be loaded in a process of its own is refused, and the error tells how that ended."""
     text = Path("words_topology.py").read_text(encoding="utf-8")
     guard = "import multiprocessing, os\nif multiprocessing.parent_process():\n    os._exit(3)\n"
     Path("words_topology.py").write_text(guard + text, encoding="utf-8")

@@ -62,17 +62,14 @@ def edit(path: Path, change: Change) -> None:
 
 
 def entry_path(directory: Path, kind: str) -> Path:
-    """Return where the last entry of a kind is."""
     return CommitLog(directory).path(max(e.number for e in read_entries(directory) if e.kind == kind))
 
 
 def change_rows(path: Path, change: Callable[[pa.Table], pa.Table]) -> None:
-    """Write a file anew with other rows."""
     pq.write_table(change(pq.ParquetFile(path).read()), path)
 
 
 def with_column(table: pa.Table, name: str, column: Any) -> pa.Table:
-    """Return the table with another column of that name."""
     return table.set_column(table.column_names.index(name), name, column)
 
 
@@ -146,7 +143,6 @@ def test_a_compacted_file_that_is_gone_is_missing(sink: Path) -> None:
 
 
 def widen(document: dict[str, Any]) -> None:
-    """Let an entry cover three rows more."""
     document["coverage"][0]["ranges"][-1] += 3
 
 
@@ -156,7 +152,6 @@ def narrow(document: dict[str, Any]) -> None:
 
 
 def first_file(document: dict[str, Any]) -> list[Any]:
-    """Return the first file of an entry."""
     file: list[Any] = document["files"][0]
     return file
 
@@ -182,7 +177,6 @@ def test_an_edited_entry_shows_by_the_files(sink: Path, kind: str, change: Chang
 
 
 def restore_one(document: dict[str, Any]) -> None:
-    """Let a compaction leave one of its files."""
     document["removed"].pop()
 
 
@@ -290,7 +284,6 @@ def test_a_checkpoint_that_differs_from_the_entries_ends_the_audit(sink: Path, c
 
 
 def test_a_torn_checkpoint_is_no_witness(sink: Path) -> None:
-    """A checkpoint that no writer believes changes nothing."""
     path = max(Layout(sink).checkpoints.glob("*.json"))
     path.write_bytes(path.read_bytes()[:50])
     (path.parent / "notes.txt").write_text("x")

@@ -58,11 +58,9 @@ class Project:
         run_topology(load("words.py"), config={"kafka.bootstrap": self.kafka.bootstrap, **self.SETTINGS, **settings})
 
     def replay(self) -> None:
-        """Write all letters back."""
         plan_replay(self.kafka, LETTERS, read_dead_letters(self.kafka, LETTERS), write=True)
 
     def audit(self, *, with_topology: bool = False) -> AuditReport:
-        """Audit the files."""
         from downspout.audit import make_replay
         from downspout.testing import run_on_records
 
@@ -72,7 +70,6 @@ class Project:
 
 @pytest.fixture
 def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Project]:
-    """Run once: words b and d are dead letters."""
     monkeypatch.chdir(tmp_path)
     with FakeKafka("replays") as kafka:
         kafka.create_topic("words")
@@ -84,7 +81,6 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Project
 
 
 def words() -> list[tuple[int, str]]:
-    """Return offset and word of all rows."""
     return sorted((row["_offset"], row["word"]) for row in rows_of(Path("out")))
 
 

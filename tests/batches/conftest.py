@@ -9,7 +9,6 @@ from downspout.testing import FakeKafka, MemoryBatches
 
 @pytest.fixture
 def kafka() -> Iterator[FakeKafka]:
-    """A topic with three partitions."""
     with FakeKafka("batches") as kafka:
         kafka.create_topic("lines", 3)
         yield kafka
@@ -17,6 +16,5 @@ def kafka() -> Iterator[FakeKafka]:
 
 @pytest.fixture
 def memory() -> Iterator[MemoryBatches]:
-    """What outlives a run."""
     with MemoryBatches("test") as memory:
         yield memory

@@ -26,12 +26,9 @@ from spouts.batches import KafkaBatches
 
 
 class Split(Bolt):
-    """Makes words of lines."""
-
     outputs: ClassVar[list[str]] = ["attempt", "word"]
 
     def process(self, tup: Any) -> None:
-        """Emit each word."""
         for word in tup.values.value.split():
             self.emit([tup.values.attempt, word])
 
@@ -52,7 +49,6 @@ class Count(Bolt):
     outputs: ClassVar[list[str]] = []
 
     def initialize(self, storm_conf: Mapping[str, Any], context: Mapping[str, Any]) -> None:
-        """Open the store."""
         self._kind = StateKind(storm_conf["test.kind"])
         self._held = Held(Batch)
         self._store: StateStore = open_state_store(
@@ -60,7 +56,6 @@ class Count(Bolt):
         )
 
     def process(self, tup: Any) -> None:
-        """Keep the rules of ``downspout.batches.streams``."""
         attempt = Attempt.of(tup.values[0])
         held = self._held.of(attempt)
         if tup.stream == SUCCESS:
@@ -97,7 +92,6 @@ class Count(Bolt):
         self.ack(tup)
 
     def close(self) -> None:
-        """Close the store."""
         if hasattr(self, "_store"):
             self._store.close()
 
@@ -124,7 +118,6 @@ LINES = [
 
 
 def counted(lines: list[str]) -> Counter[str]:
-    """Return the plain count."""
     return Counter(word for line in lines for word in line.split())
 
 

@@ -27,8 +27,6 @@ LINES = [f"a {'b ' * (number % 3)}word-{number % 5}" for number in range(14)]
 
 
 class WordCount(Topology):  # type: ignore[misc]
-    """Lines in, counts out."""
-
     coordinator, lines = KafkaBatches.spec(
         topics=["lines"], fields=["value"], emit_interval_ms=0, records_max=4, max_active=2, par=2
     )
@@ -40,8 +38,6 @@ class WordCount(Topology):  # type: ignore[misc]
 
 
 class Life(killing.Life):
-    """One process."""
-
     openers: ClassVar[tuple[str, ...]] = (
         "downspout.batches.backends.sql_metadata.open_database",
         "downspout.batches.backends.sql_state.open_database",

@@ -27,7 +27,6 @@ MINE = "wc-1-1700000000"
 
 
 def ranged(*ranges: int) -> dict[int, BatchRange]:
-    """Return ranges of ten records each, by transaction."""
     return {txid: BatchRange(10 * txid, 10 * txid + 9, MINE) for txid in ranges}
 
 
@@ -36,7 +35,6 @@ class MetadataContract:
 
     @pytest.fixture
     def opened(self, open_bare: Open) -> Iterator[OpenId]:
-        """Open stores, and close them after the test."""
         with ExitStack() as stack:
             yield lambda id="wc", topology="wc": stack.enter_context(
                 closing(open_bare(BatchStoreContext(id, topology, MINE)))

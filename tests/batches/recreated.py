@@ -20,20 +20,18 @@ KINDS = pytest.mark.parametrize("kind", ["opaque", "transactional"])
 
 
 class Topic(Protocol):
-    """The topic that is read."""
-
     name: str
     bootstrap: str
     clock: Clock | None
 
     def write(self, lines: list[str]) -> None:
-        """Append lines, to the partitions in turns."""
+        pass
 
     def delete(self) -> None:
-        """Delete it."""
+        pass
 
     def create_again(self, lines: list[str]) -> None:
-        """Delete it, create it again, and write these."""
+        pass
 
 
 class RecreatedContract:
@@ -44,7 +42,6 @@ class RecreatedContract:
         return run_topology(word_count(kind, topics=[topic.name], **settings), config=config, clock=topic.clock)
 
     def _during(self, memory: MemoryBatches, what: str, nth: int, do: Callable[[], None]) -> None:
-        """Do something after the nth write of a kind."""
         left = [nth]
 
         def hook(at: str, written: str) -> None:
@@ -140,7 +137,6 @@ class RecreatedContract:
 
     @KINDS
     def test_metadata_without_the_topics_id_is_read(self, topic: Topic, memory: MemoryBatches, kind: str) -> None:
-        """What Trident has stored is gone on with, and has the id from then on."""
         topic.write(LINES)
         self._run(topic, kind)
         assert all(found.topic_id for ranges in memory.ranges.values() for found in ranges.values())

@@ -40,8 +40,6 @@ FAULTS = ("kill", "slow")
 
 @dataclass(frozen=True)
 class Bounds:
-    """How large the world is."""
-
     records: int = 2
     tasks: int = 1  # of the state
     active: int = 2
@@ -53,16 +51,12 @@ class Bounds:
 
 
 class Tree(NamedTuple):
-    """A tuple tree, by its root."""
-
     stream: str
     attempt: Attempt
     epoch: int
 
 
 class Message(NamedTuple):
-    """A tuple on its way."""
-
     tree: Tree | None  # None: it is not tracked
     stream: str
     attempt: Attempt
@@ -104,8 +98,6 @@ class Parts:
 
 
 class World:
-    """A state of the model."""
-
     __slots__ = ("_key", "parts")
 
     def __init__(self, parts: Parts) -> None:
@@ -120,7 +112,6 @@ class World:
 
 
 def key_of(parts: Parts) -> Any:
-    """Return what makes two worlds alike."""
     coordinator = parts.coordinator
     return (
         parts.kills, parts.timeouts, parts.epoch, parts.newest, parts.done,
@@ -132,7 +123,6 @@ def key_of(parts: Parts) -> Any:
 
 
 def copied(parts: Parts) -> Parts:
-    """Return a copy; what is immutable is shared."""
     new = copy(parts)
     if parts.coordinator is not None:
         new.coordinator = copy(parts.coordinator)
@@ -149,7 +139,6 @@ def copied(parts: Parts) -> Parts:
 
 
 def copied_held(held: Held[Any], copy_content: Callable[[Any], Any]) -> Held[Any]:
-    """Return a copy of what is held."""
     new = copy(held)
     new._batches = SortedDict()
     for txid, batch in held._batches.items():
@@ -159,35 +148,28 @@ def copied_held(held: Held[Any], copy_content: Callable[[Any], Any]) -> Held[Any
 
 
 def frozen(given: Mapping[Any, Any]) -> frozenset[Any]:
-    """Return a mapping as a key."""
     return frozenset((key, value) for key, value in given.items() if value != ())
 
 
 def frozen_held(held: Held[Any]) -> Any:
-    """Return what is held as a key."""
     batches = held._batches.items()
     return held._done, tuple((txid, each.attempt, each.has_begun, repr(each.content)) for txid, each in batches)
 
 
 class SmallWorld:
-    """The steps of the model."""
-
     def __init__(self, bounds: Bounds) -> None:
         self.bounds = bounds
 
     def start(self) -> World:
-        """Return the world as it begins."""
         bounds = self.bounds
         parts = Parts(bounds.kills, bounds.timeouts, Coordinator(CoordinatorState(), bounds.active))
         parts.states = [Held(OfBatch) for _ in range(bounds.tasks)]
         return World(parts)
 
     def is_good(self, world: World) -> bool:
-        """Return whether everything is committed."""
         return world.parts.done == self.bounds.records
 
     def steps(self, world: World) -> Iterator[tuple[str, World]]:
-        """Yield all that may happen next."""
         for label, change in self._changes(world.parts):
             parts = copied(world.parts)
             try:
@@ -394,6 +376,5 @@ class SmallWorld:
 
 
 def added(counts: tuple[int, ...] | None, record: int, records: int) -> tuple[int, ...]:
-    """Return the counts with one more of a record."""
     before = counts or (0,) * records
     return tuple(count + (each == record) for each, count in enumerate(before))

@@ -13,8 +13,6 @@ from downspout.batches import BATCH, COMMIT, CONTROL, FIELDS, SUCCESS, Attempt
 
 
 class Word(NamedTuple):
-    """What a bolt emits."""
-
     attempt: Any
     word: str
     size: int | None = 1
@@ -63,7 +61,6 @@ class Stage:
         self.anchors.append([tup.id for tup in anchors])
 
     def send(self, stream: str, values: Any) -> str:
-        """Give it a tuple; return the tuple's id."""
         self._ids += 1
         name = f"{stream} {self._ids}"
         self.bolt.process(Tuple(name, "split", stream, 2, values))
@@ -74,17 +71,14 @@ class Stage:
         return [self.send("default", Word(attempt, word, len(word))) for word in words]
 
     def begin(self, attempt: Attempt) -> str:
-        """Let an attempt begin."""
         return self.send(BATCH, (attempt, 1, []))
 
     def commit(self, attempt: Attempt) -> bool:
-        """Let it commit; return whether it acked that."""
         name = self.send(COMMIT, (attempt, 1))
         assert (name in self.acked) != (name in self.failed)
         return name in self.acked
 
     def succeed(self, attempt: Attempt) -> None:
-        """Say that a transaction is done."""
         self.send(SUCCESS, (attempt, 1))
 
     def batch(self, attempt: Attempt, *words: str) -> bool:
@@ -94,5 +88,4 @@ class Stage:
         return self.commit(attempt)
 
     def stored(self) -> dict[str, Any]:
-        """Return what the state holds, by word."""
         return {key[0]: value for key, value in self.bolt.state.read_all().items()}

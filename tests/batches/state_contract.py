@@ -20,7 +20,6 @@ THE, OF, ODD = ("the",), ("of",), ('"é\n\x00', 1, None, True, -2.5)
 
 
 def put(store: StateStore, attempt: Attempt, values: dict[Any, Any]) -> None:
-    """Store values in one transaction."""
     with store.transaction(attempt) as change:
         change.write(values)
 
@@ -30,12 +29,10 @@ class StateContract:
 
     @pytest.fixture
     def open_state(self, open_bare: Open) -> Iterator[Callable[..., StateStore]]:
-        """Open stores, and close them after the test."""
         with ExitStack() as stack:
             yield lambda **given: stack.enter_context(closing(open_bare(replace(MINE, **given))))
 
     def test_a_new_state_holds_nothing(self, open_state: Callable[..., StateStore]) -> None:
-        """Of a state that was never written, no key is there."""
         store = open_state()
         with store.transaction(Attempt(1, 0)) as change:
             assert (dict(change.read([THE])), dict(change.replaced())) == ({}, {})
@@ -52,7 +49,6 @@ class StateContract:
 
     @pytest.mark.parametrize("kind", StateKind)
     def test_a_state_knows_whether_it_is_new(self, open_state: Callable[..., StateStore], kind: StateKind) -> None:
-        """Also a transaction that stores nothing is its newest; without transactions any that there was."""
         store = open_state(kind=kind)
         assert (store.newest(), open_state(kind=kind).newest()) == (None, None)
         put(store, Attempt(7, 0), {})

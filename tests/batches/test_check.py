@@ -109,8 +109,6 @@ def test_a_state_without_coordinator_or_behind_another_state_is_found() -> None:
 
 
 def test_two_coordinators_with_one_id_are_found() -> None:
-    """They would throw each other out."""
-
     class Two(Topology):
         one, lines = KafkaBatches.spec(topics=["lines"], fields=["value"])
         two, others = KafkaBatches.spec(topics=["others"], fields=["value"])
@@ -143,8 +141,6 @@ def test_a_transactional_kafka_bolt_is_refused() -> None:
 
 
 def test_several_processes_are_refused() -> None:
-    """Each would have a coordinator."""
-
     class Counted(Topology):
         coordinator, lines = KafkaBatches.spec(topics=["lines"], fields=["value"])
         split = Split.spec(inputs=[lines])
@@ -154,6 +150,5 @@ def test_several_processes_are_refused() -> None:
 
 
 def test_a_dead_letter_topic_of_batches_is_refused() -> None:
-    """A batch writes no dead letters, so a topic for them would be taken and never used."""
     with pytest.raises(ConfigError, match=r"a batch writes no dead letters.*DeadLetterBolt"):
         KafkaBatches.spec(topics=["lines"], fields=["value"], dead_letter_topic="letters")

@@ -17,28 +17,21 @@ ONE, TWO = [["lines", 0]], [["lines", 0], ["lines", 1]]
 
 
 class Source:
-    """What is read, as a test says."""
-
     def __init__(self) -> None:
         self.known: Sequence[Any] | None = ONE
         self.ready, self.ended = True, False
 
     def partitions(self, now: int) -> Sequence[Any] | None:
-        """Return what the test says."""
         return self.known
 
     def is_ready(self, txid: int) -> bool:
-        """Return what the test says."""
         return self.ready
 
     def end_reached(self, current: int) -> bool:
-        """Return what the test says."""
         return self.ended
 
 
 class Driven:
-    """A coordinator, and what it has emitted."""
-
     def __init__(self, memory: MemoryBatches, **settings: Any) -> None:
         self.source, self.emitted, self.now = Source(), list[tuple[str, Any]](), 0
         self.partitions: Sequence[Any] = ()
@@ -48,7 +41,6 @@ class Driven:
         self.batches = Coordinating(store, "test-1", self.source, self.emit, parsed, logging.getLogger("test"))
 
     def emit(self, stream: str, values: list[Any], tup_id: str | None) -> None:
-        """Take a tuple."""
         assert tup_id == (None if stream == SUCCESS else message_id(stream, values[0]))
         self.emitted.append((stream, tuple(values[0])))
         if stream == BATCH:
@@ -63,17 +55,14 @@ class Driven:
         return emitted
 
     def ack(self, stream: str, txid: int, number: int = 0) -> None:
-        """Complete a tree."""
         self.batches.acked(message_id(stream, Attempt(txid, number)), self.now)
 
     def fail(self, stream: str, txid: int, number: int = 0, failure: Failure | None = None) -> None:
-        """Let a tree fail."""
         self.batches.failed(message_id(stream, Attempt(txid, number)), failure, self.now)
 
 
 @pytest.fixture
 def memory() -> Iterator[MemoryBatches]:
-    """What outlives a coordinator."""
     with MemoryBatches("test") as memory:
         yield memory
 
@@ -155,7 +144,6 @@ def test_what_waits_for_the_store_is_not_emitted_after_a_fail(memory: MemoryBatc
 
 
 def test_no_batch_begins_while_the_source_is_not_known_or_not_ready(memory: MemoryBatches) -> None:
-    """And none when the end is reached."""
     driven = Driven(memory)
     driven.source.known = None
     assert driven.turn(3) == []

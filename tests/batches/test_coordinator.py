@@ -39,7 +39,6 @@ class CoordinatorMachine(RuleBasedStateMachine):
 
     @initialize(max_active=st.integers(1, 4))
     def start(self, max_active: int) -> None:
-        """Begin with nothing stored."""
         self.max_active = max_active
         self.stored = CoordinatorState()
         self.coordinator = Coordinator(self.stored, max_active)
@@ -71,7 +70,6 @@ class CoordinatorMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.coordinator.next_txid() is not None)
     @rule()
     def begin(self) -> None:
-        """The next batch begins."""
         txid = self.coordinator.next_txid()
         assert txid is not None
         assert txid - self.coordinator.current < self.max_active
@@ -113,7 +111,6 @@ class CoordinatorMachine(RuleBasedStateMachine):
         self.open = {}
 
     def seen(self) -> Any:
-        """Return all that a coordinator knows."""
         return self.coordinator.state(), list(self.coordinator.active)
 
     @invariant()
@@ -155,7 +152,6 @@ def test_a_restart_goes_on_with_higher_attempts(max_active: int) -> None:
 
 @pytest.mark.parametrize("txid", [1, 3])
 def test_no_batch_begins_out_of_order(txid: int) -> None:
-    """Only the next transaction may begin."""
     coordinator = Coordinator(CoordinatorState(), 3)
     coordinator.begin(1)
     with pytest.raises(ValueError, match=rf"^transaction {txid} cannot begin now$"):
@@ -163,7 +159,6 @@ def test_no_batch_begins_out_of_order(txid: int) -> None:
 
 
 def test_a_processed_batch_waits_for_those_before_it() -> None:
-    """Its commit is emitted with the success of the one before."""
     coordinator = Coordinator(CoordinatorState(), 2)
     coordinator.begin(1)
     coordinator.begin(2)
@@ -241,7 +236,6 @@ def test_an_emitter_goes_on_after_the_newest_batch_that_it_knows() -> None:
 
 
 def test_a_transactional_batch_is_again_new_or_nothing() -> None:
-    """What is stored is emitted again; where only later batches are stored, a batch has nothing."""
     batches = EmitterBatches[str]()
     stored = {4: BatchRange(5, 9), 5: BatchRange(9, 9)}
     assert batches.plan("p", 4, stored) == Plan(BatchRange(5, 9), is_new=False)
@@ -256,7 +250,6 @@ def test_a_transactional_batch_is_again_new_or_nothing() -> None:
 
 @pytest.mark.parametrize("tasks", [1, 2, 3, 7])
 def test_each_partition_has_one_task(tasks: int) -> None:
-    """The shares of all tasks are all partitions, in turns."""
     shares = [share(range(7), task, tasks) for task in range(tasks)]
     assert sorted(number for each in shares for number in each) == list(range(7))
     assert max(map(len, shares)) - min(map(len, shares)) <= 1
@@ -278,7 +271,6 @@ def test_each_partition_has_one_task(tasks: int) -> None:
     ],
 )
 def test_metadata_of_both_forms_is_read(value: dict[str, Any], expected: BatchRange) -> None:
-    """Today's form, and that of 0.8; what is written is read as the same."""
     assert decode_range(value) == expected
     assert decode_range(encode_range(expected)) == expected
 
@@ -293,7 +285,6 @@ def test_metadata_of_both_forms_is_read(value: dict[str, Any], expected: BatchRa
     ],
 )  # fmt: skip
 def test_other_metadata_is_refused(value: Any) -> None:
-    """The message holds what was found."""
     with pytest.raises(ForeignMetadataError, match=r"is not the metadata of a batch$"):
         decode_range(value)
 
@@ -306,7 +297,6 @@ def test_the_topics_id_stands_beside_tridents_fields() -> None:
 
 
 def test_an_empty_batch_of_tridents_is_known_by_the_one_before() -> None:
-    """One record and no record look alike there, but for that."""
     assert after(BatchRange(9, 9, "x"), BatchRange(5, 9)) == BatchRange(10, 9, "x")
     assert after(BatchRange(9, 9), BatchRange(5, 8)) == BatchRange(9, 9)
     assert after(BatchRange(9, 9), None) == BatchRange(9, 9)
@@ -337,7 +327,6 @@ def test_the_coordinators_state_is_read_as_it_was_written() -> None:
     ],
 )
 def test_another_state_is_refused(current: Any, attempts: Any, what: str) -> None:
-    """The message holds what was found."""
     with pytest.raises(ForeignMetadataError, match=what):
         decode_state(current, attempts)
 
@@ -346,20 +335,17 @@ def test_another_state_is_refused(current: Any, attempts: Any, what: str) -> Non
     "value", [None, 7, [7], [{}], [{"topic": "t"}], [{"topic": 1, "partition": 0}], [{"topic": "t", "partition": "0"}]]
 )
 def test_partitions_of_another_form_are_refused(value: Any) -> None:
-    """The message holds what was found."""
     with pytest.raises(ForeignMetadataError, match=r"does not name partitions$"):
         decode_partitions(value)
 
 
 def test_partitions_are_read_as_they_were_written() -> None:
-    """In their order."""
     partitions = [["b", 1], ["a", 0]]
     assert decode_partitions(encode_partitions(partitions)) == partitions
 
 
 @pytest.mark.parametrize("value", [None, 3, [1], [1, 2, 3], ["a", 0]])
 def test_what_is_no_attempt_is_refused(value: Any) -> None:
-    """The message says what one is."""
     with pytest.raises(ValueError, match=r"is not an attempt \(txid, attempt\)$"):
         Attempt.of(value)
     assert str(Attempt(3, 1)) == "transaction 3, attempt 1"

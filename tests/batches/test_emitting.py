@@ -32,13 +32,11 @@ class Emitter:
         self.emitting = Emitting(setup, setup.open_consumer(log), store, SYSTEM_CLOCK, log)
 
     def batch(self, attempt: Attempt) -> list[list[int]]:
-        """Return the offsets of an attempt, of each partition."""
         found = self.emitting.batch(attempt, self.epoch, PARTITIONS)
         assert found is not None
         return [[record.offset for record in found.get(TopicPartition(*tp), ())] for tp in PARTITIONS]
 
     def commit(self, attempt: Attempt) -> bool:
-        """Commit an attempt, and let its transaction succeed."""
         is_whole = self.emitting.commit(attempt, self.epoch)
         if is_whole:
             self.emitting.success(attempt, self.epoch)

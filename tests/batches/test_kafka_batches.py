@@ -33,7 +33,6 @@ class SlowSplit(Split):
     """Takes a tenth of a second for each line."""
 
     def process(self, tup: Any) -> None:
-        """Make words of it."""
         self.clock.sleep(0.1)
         super().process(tup)
 

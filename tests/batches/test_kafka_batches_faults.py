@@ -25,7 +25,6 @@ CONFIG = {"kafka.bootstrap": "fake://batches", "batch.store": "memory://test"}
 
 
 def produce(kafka: FakeKafka, lines: list[str]) -> None:
-    """Write lines to three partitions."""
     for number, line in enumerate(lines):
         kafka.produce("lines", value=line.encode(), partition=number % 3)
 
@@ -63,7 +62,6 @@ def test_a_bolt_that_always_raises_stops_the_run(kafka: FakeKafka, memory: Memor
 
 
 def test_a_value_that_cannot_be_decoded_is_named(kafka: FakeKafka, memory: MemoryBatches) -> None:
-    """The error names the record and the cure."""
     kafka.produce("lines", value=b"\xff", partition=1)
     topology = word_count(attempts_max=2)
     with pytest.raises(ComponentError, match=r"lines\[1\]@0: it cannot be decoded.*kafka.value_format=bytes"):
@@ -164,7 +162,6 @@ def test_partitions_that_are_added_are_read(kafka: FakeKafka, memory: MemoryBatc
 
 
 def test_a_topology_without_ackers_is_refused(kafka: FakeKafka, memory: MemoryBatches) -> None:
-    """Nothing would tell when a batch is processed."""
     with pytest.raises(ConfigError, match=r"acker.executors = 0: without ackers nothing tells when a batch"):
         run_topology(word_count(), config={**CONFIG, "topology.acker.executors": 0})
 
@@ -177,7 +174,6 @@ def test_a_second_topology_with_one_batch_id_is_refused(kafka: FakeKafka, memory
 
 
 def test_a_topic_that_does_not_exist(kafka: FakeKafka, memory: MemoryBatches) -> None:
-    """A bounded run names it."""
     with pytest.raises(BrokerError, match="topic nothing does not exist on fake://batches"):
         run_topology(word_count(topics=["nothing"]), config=CONFIG)
 
@@ -196,7 +192,6 @@ def test_a_topic_that_does_not_exist(kafka: FakeKafka, memory: MemoryBatches) ->
     ],
 )
 def test_settings_that_batches_do_not_have_are_refused(settings: dict[str, Any], what: str) -> None:
-    """Where the topology is made."""
     with pytest.raises(ConfigError, match=what):
         KafkaBatches.spec(topics=["lines"], **settings)
 
@@ -218,7 +213,6 @@ def test_a_batch_waits_until_the_coordinator_is_ready(kafka: FakeKafka, memory: 
 
 @pytest.mark.parametrize("interval_ms", [0, 700])
 def test_batches_begin_at_intervals(kafka: FakeKafka, memory: MemoryBatches, interval_ms: int) -> None:
-    """The throttle counts from beginning to beginning."""
     produce(kafka, LINES * 4)
     clock = VirtualClock()
     begun = clock.monotonic()

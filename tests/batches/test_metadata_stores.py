@@ -31,26 +31,19 @@ class TestMemory(MetadataContract):
 
     @pytest.fixture
     def open_bare(self) -> Iterator[Open]:
-        """Open one memory for each id."""
         with MemoryBatches("wc"), MemoryBatches("other"):
             yield lambda context: open_batch_store(f"memory://{context.id}", context)
 
 
 class TestSqlite(MetadataContract):
-    """A file."""
-
     @pytest.fixture
     def open_bare(self, tmp_path: Path) -> Open:
-        """Open one file."""
         return lambda context: open_sql_metadata(f"sqlite:///{tmp_path}/batches.db", context)
 
 
 class TestPostgres(MetadataContract):
-    """A real server."""
-
     @pytest.fixture
     def open_bare(self, postgres: PostgresServer) -> Open:
-        """Open one database."""
         url = postgres.new_database()
         return lambda context: open_sql_metadata(url, replace(context, password=PASSWORD))
 
@@ -60,7 +53,6 @@ class TestZooKeeper(ZooKeeperMetadataContract):
 
     @pytest.fixture
     def open_nodes(self) -> OpenNodes:
-        """Begin sessions of one tree."""
         first = FakeNodes()
         return lambda: FakeNodes(first.tree)
 

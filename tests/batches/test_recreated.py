@@ -16,8 +16,6 @@ CONFIG = {"kafka.bootstrap": "fake://batches", "batch.store": "memory://test"}
 
 
 class FakeTopic:
-    """The topic of the fixture ``kafka``."""
-
     name = "lines"
     bootstrap = "fake://batches"
 
@@ -25,16 +23,13 @@ class FakeTopic:
         self._kafka, self.clock = kafka, VirtualClock()
 
     def write(self, lines: list[str]) -> None:
-        """Append lines."""
         for number, line in enumerate(lines):
             self._kafka.produce("lines", value=line.encode(), partition=number % 3)
 
     def delete(self) -> None:
-        """Delete it."""
         self._kafka.delete_topic("lines")
 
     def create_again(self, lines: list[str]) -> None:
-        """Delete it, create it again, and write these."""
         self.delete()
         self._kafka.create_topic("lines", 3)
         self.write(lines)
@@ -42,12 +37,11 @@ class FakeTopic:
 
 @pytest.fixture
 def topic(kafka: FakeKafka) -> FakeTopic:
-    """On the fake."""
     return FakeTopic(kafka)
 
 
 class TestRecreated(RecreatedContract):
-    """On the fake."""
+    pass
 
 
 @KINDS

@@ -78,13 +78,11 @@ def _stored_first(self: EmitterBatches[str], partition: str, txid: int, stored: 
 
 
 def _one_alone(self: Coordinator, attempt: Any) -> Any:
-    """Give up one attempt, and not those behind it."""
     if attempt.txid in self._active and self._active[attempt.txid][0] == attempt:
         del self._active[attempt.txid]
 
 
 def _lowest_missing(self: Coordinator) -> int | None:
-    """Begin what is missing, also before others."""
     missing = (txid for txid in range(self.current, self.current + self.max_active) if txid not in self._active)
     return next(missing, None)
 

@@ -20,12 +20,10 @@ from tests.batches.stage import Stage, Word
 
 @pytest.fixture
 def url(tmp_path: Path) -> str:
-    """A new file."""
     return f"sqlite:///{tmp_path}/state.db"
 
 
 def longest(value: str | None, tup: Any) -> str:
-    """Keep the longest word: a reducer of a user's."""
     return max(value or "", str(tup.word), key=len)
 
 
@@ -33,16 +31,13 @@ class Letters:
     """Which letters there are: a combiner of a user's."""
 
     def init(self, values: Any) -> list[str]:
-        """Return the letters of a word."""
         return sorted(set(values.word))
 
     def combine(self, one: list[str], other: list[str]) -> list[str]:
-        """Return those of both."""
         return sorted({*one, *other})
 
 
 def appended(value: list[str] | None, tup: Any) -> list[str]:
-    """Change the value in place, as users do."""
     value = [] if value is None else value
     value.append(tup.word)
     return value
@@ -172,7 +167,6 @@ def test_a_key_that_the_next_attempt_lacks_goes_back(url: str) -> None:
 
 
 def test_an_empty_attempt_puts_back_what_an_earlier_one_changed(url: str) -> None:
-    """So does an attempt without any record."""
     stage = Stage(url)
     stage.batch(Attempt(1, 0), "a")
     stage.batch(Attempt(1, 1))
@@ -212,7 +206,6 @@ def test_updates_by_name_and_of_the_users(url: str, update: str, name: str, want
 
 
 def test_nulls_are_left_out_of_sums(url: str) -> None:
-    """A null adds nothing, also where it is all that comes."""
     stage = Stage(url, state__update="sum:size")
     stage.begin(Attempt(1, 0))
     for values in ((Attempt(1, 0), "a", None), (Attempt(1, 0), "b", 2), (Attempt(1, 0), "b", None)):
@@ -275,7 +268,6 @@ def test_batches_of_another_topology_are_refused_at_the_start(url: str) -> None:
     ],
 )
 def test_a_wrong_setting_is_named(given: dict[str, Any], said: str) -> None:
-    """Each is found where the topology is written."""
     settings = {"store": "sqlite:///x.db", "key": "word", "update": "count", **given}
     with pytest.raises(ConfigError, match=said):
         StateBolt.spec(**{key: value for key, value in settings.items() if value is not None})

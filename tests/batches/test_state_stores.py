@@ -19,30 +19,21 @@ from tests.batches.state_contract import MINE, OF, THE, Open, StateContract, put
 
 
 class TestMemory(StateContract):
-    """The one for tests."""
-
     @pytest.fixture
     def open_bare(self) -> Iterator[Open]:
-        """Open one memory."""
         with MemoryBatches("state") as memory:
             yield lambda context: open_state_store(memory.location, context)
 
 
 class TestSqlite(StateContract):
-    """A file."""
-
     @pytest.fixture
     def open_bare(self, tmp_path: Path) -> Open:
-        """Open one file."""
         return lambda context: open_sql_state(f"sqlite:///{tmp_path}/state.db", context)
 
 
 class TestPostgres(StateContract):
-    """A real server."""
-
     @pytest.fixture
     def open_bare(self, postgres: PostgresServer) -> Open:
-        """Open one database."""
         url = postgres.new_database()
         return lambda context: open_sql_state(url, replace(context, password=PASSWORD))
 

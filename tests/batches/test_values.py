@@ -42,7 +42,6 @@ def test_a_value_of_no_kind_is_what_is_stored() -> None:
 
 
 def test_one_batch_is_active_by_default() -> None:
-    """As Trident has it where nothing is given."""
     assert Coordinator(CoordinatorState()).max_active == 1
 
 

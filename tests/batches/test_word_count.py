@@ -29,12 +29,9 @@ pytestmark = pytest.mark.fake_only("the batches' reading has a twin in tests/bro
 
 
 class Top(Bolt):
-    """Takes what a state emits."""
-
     seen: ClassVar[list[tuple[Any, ...]]] = []
 
     def process(self, tup: Any) -> None:
-        """Note it."""
         self.seen.append(tuple(tup.values))
 
 
@@ -59,20 +56,17 @@ def word_count(kind: str, folder: Path, state: str | None = None, **settings: An
 
 @pytest.fixture
 def kafka() -> Iterator[FakeKafka]:
-    """A topic with three partitions."""
     with FakeKafka("states") as kafka:
         kafka.create_topic("lines", 3)
         yield kafka
 
 
 def produce(kafka: FakeKafka, lines: list[str]) -> None:
-    """Write lines."""
     for number, line in enumerate(lines):
         kafka.produce("lines", value=line.encode(), partition=number % 3)
 
 
 def counts(folder: Path) -> dict[str, int]:
-    """Return what is in the file."""
     return {key[0]: value for key, value in read_state(f"sqlite:///{folder}/counts.db", "counts").items()}
 
 
@@ -104,7 +98,6 @@ def test_a_pair_that_is_not_exactly_once_is_refused(kafka: FakeKafka, tmp_path: 
 
 
 def test_several_tasks_need_a_grouping_on_the_key(kafka: FakeKafka, tmp_path: Path) -> None:
-    """Tuples of one key that may reach several tasks are refused, with the grouping to take."""
     topology = word_count("opaque", tmp_path)
     counts = next(spec for spec in topology.specs if spec.name == "counts")
     split = next(source for source in counts.inputs if source.componentId == "split")
@@ -119,7 +112,6 @@ class Sometimes(Bolt):
     outputs: ClassVar[list[str]] = ["attempt", "origin", "value"]
 
     def process(self, tup: Any) -> None:
-        """Emit, or fail."""
         if tup.values.attempt[1] == 0 and tup.values.value in ("over", "a fox"):
             self.fail(tup)
             return

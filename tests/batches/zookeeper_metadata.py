@@ -25,22 +25,18 @@ class ZooKeeperMetadataContract(MetadataContract):
 
     @pytest.fixture
     def root(self) -> str:
-        """Return Trident's path."""
         return ""
 
     @pytest.fixture
     def base(self, root: str) -> str:
-        """Return where the id ``wc`` is."""
         return f"{root or '/transactional'}/wc"
 
     @pytest.fixture
     def open_bare(self, open_nodes: OpenNodes, root: str) -> Open:
-        """Open stores below one path."""
         return lambda context: self.store(open_nodes(), root, context)
 
     @staticmethod
     def store(nodes: Nodes, root: str, context: BatchStoreContext = CONTEXT) -> ZooKeeperMetadata:
-        """Return the store of an id."""
         return ZooKeeperMetadata(nodes, Location("zk:2181", root), context)
 
     def test_it_is_written_as_trident_does(self, open_nodes: OpenNodes, root: str, base: str) -> None:

@@ -20,7 +20,6 @@ RECORDS = 1_000
 
 
 def right(share: float = 0.0) -> pa.Table:
-    """Return a right result as one table."""
     numbers = np.arange(RECORDS)
     numbers = numbers[~spoiled(numbers, share)]
     table = flights_table(numbers)
@@ -30,13 +29,11 @@ def right(share: float = 0.0) -> pa.Table:
 
 
 def write(table: pa.Table, out: Path, name: str = "part-0.parquet", compression: str = "zstd") -> None:
-    """Write a result's file."""
     out.mkdir(exist_ok=True)
     pq.write_table(table, out / name, compression=compression)
 
 
 def replaced(table: pa.Table, name: str, column: pa.Array | pa.ChunkedArray) -> pa.Table:
-    """Return the table with another column of that name."""
     return table.set_column(table.column_names.index(name), name, column)
 
 
@@ -58,7 +55,6 @@ def swapped(table: pa.Table) -> pa.Table:
 
 
 def renumbered(table: pa.Table) -> pa.Table:
-    """Change one number."""
     third = pc.equal(table["_offset"], 3)
     return replaced(table, "distance", pc.if_else(third, pa.scalar(1, pa.int32()), table["distance"]))
 

@@ -18,12 +18,10 @@ BURN = "import time\nwhile time.process_time() < {0}: pass\n"
 
 
 def python(program: str) -> list[str]:
-    """Return the command that runs a program."""
     return [sys.executable, "-c", program]
 
 
 def wait_until(holds: Callable[[], bool]) -> bool:
-    """Wait a minute at most."""
     return any(holds() or time.sleep(0.05) for _ in range(1_200))
 
 
@@ -89,7 +87,6 @@ def test_a_command_that_fails_has_no_cost() -> None:
 
 @pytest.mark.slow
 def test_a_command_that_never_ends_is_killed_with_its_children(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """After its time a run is ended, and so is what it had started."""
     note, kill = tmp_path / "pid", harness.kill_all
 
     def kill_who_has_a_child(session: int) -> None:  # to have one takes a while on a busy machine

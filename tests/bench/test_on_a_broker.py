@@ -21,7 +21,6 @@ RECORDS = 2_000
 
 @pytest.fixture
 def course(kafka_broker: EmbeddedKafka, tmp_path: Path) -> Track:
-    """A track on the tests' broker."""
     return Track(kafka_broker.bootstrap, tmp_path)
 
 
@@ -58,7 +57,6 @@ def test_a_contender_that_commits_too_little_is_refused(course: Track, topic_nam
 
 @pytest.mark.sweep
 def test_the_race_reports(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """From one command line to a report and a chart."""
     race.main(["--quick", "--records", "2000", "--only", "record", "--results", str(tmp_path)])
     assert DOWNSPOUT[0].name in (tmp_path / "peers.md").read_text()
     assert (tmp_path / "peers.svg").exists()

@@ -24,7 +24,6 @@ RECORD = DOWNSPOUT[0]
 
 
 def cost(cpu_s: float) -> Cost:
-    """Return a cost of which the CPU time matters."""
     return Cost(wall_s=2 * cpu_s, cpu_s=cpu_s, rss_bytes=100 << 20)
 
 
@@ -37,7 +36,6 @@ def test_each_peer_is_a_program_with_pins(contender) -> None:
 
 
 def test_no_pins_are_left_behind() -> None:
-    """Requirements without a contender would be installed by nobody."""
     assert {path.stem for path in REQUIREMENTS.glob("*.txt")} == {contender.environment for contender in RIVALS}
 
 
@@ -126,15 +124,12 @@ def test_failures_are_told_against_the_fewest() -> None:
 
 
 class StubTrack:
-    """A track on which some fail."""
-
     bootstrap = ""
 
     def __init__(self, *failing: str) -> None:
         self.failing = failing
 
     def run(self, contender, topic: str, records: int) -> tuple[Cost, int]:
-        """Cost 1 CPU-second."""
         if contender.key in self.failing:
             raise BenchError(f"{contender.name} on {topic}: ended with 1:\na traceback")
         return cost(1.0), 1
@@ -186,7 +181,6 @@ def test_a_latency_goal_is_met_or_missed() -> None:
 
 
 def test_a_record_is_durable_when_its_entry_is(tmp_path: Path) -> None:
-    """Each record has the time of the entry that covers it; what no entry covers is not durable."""
     sink = SinkWriter(tmp_path, topology="bench", component="sink", columns=["n:int32"], writer="bench")
     sink.open()
     for offsets in ([0], [1, 2]):
@@ -221,7 +215,6 @@ def test_peers_on_storm_are_told_against_the_stock_one() -> None:
 
 
 def test_a_window_on_storm_takes_the_cpu_time_between_its_ends() -> None:
-    """What was used before the window is not in it, and in the whole run it is."""
     watch = storm_run.Watch(None, lambda: None)  # type: ignore[arg-type]
     watch.samples = [(second, dict.fromkeys(storm_run.PIECES, 10.0 + second)) for second in (0.0, 1.0, 3.0)]
     watch.marks = [storm_run.Mark(0.0, 0), storm_run.Mark(2.0, 1_000_000), storm_run.Mark(3.0, 3_000_000)]

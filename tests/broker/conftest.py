@@ -50,7 +50,6 @@ def processes() -> Iterator[list[subprocess.Popen[bytes]]]:
 
 @pytest.fixture
 def cluster(kafka_broker: EmbeddedKafka) -> KafkaCluster:
-    """The session's broker."""
     return KafkaCluster(kafka_broker.bootstrap)
 
 
@@ -63,7 +62,6 @@ def three_brokers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Embedded
 
 @pytest.fixture
 def consumers() -> Iterator[list[KafkaConsumerPort]]:
-    """Consumers put in here are closed at the end."""
     made: list[KafkaConsumerPort] = []
     yield made
     for each in made:

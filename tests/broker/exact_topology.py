@@ -18,15 +18,12 @@ class Twice(streamparse.Bolt):
     outputs: ClassVar = ["origin", "message"]
 
     def process(self, tup):
-        """Emit both."""
         for number in range(2):
             origin = Origin.of(tup.values.origin).child("twice", number)
             self.emit([origin, f"{tup.values.value}.{number}"])
 
 
 class Exact(Topology):
-    """Topics are given for the run."""
-
     spout = KafkaSpout.spec(fields=["origin", "value"], transaction_ms=100)
     twice = Twice.spec(inputs=[spout], par=2)
     out = KafkaBolt.spec(inputs=[twice], par=3, transactional=True)

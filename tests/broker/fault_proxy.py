@@ -38,7 +38,6 @@ class FaultProxy:
         self._keeps = True
 
     def serve(self) -> None:
-        """Take connections until the end."""
         with suppress(OSError):
             while True:
                 client, _ = self._listener.accept()
@@ -46,7 +45,6 @@ class FaultProxy:
                 _in_thread(self._connect, client)
 
     def end(self) -> None:
-        """Close all connections."""
         for each in self._sockets:
             _close(each)
 
@@ -109,7 +107,6 @@ def _in_thread(*call: object) -> None:
 
 @contextmanager
 def fault_proxy() -> Iterator[FaultProxy]:
-    """Run a proxy."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         proxy = FaultProxy(listener)
         _in_thread(proxy.serve)

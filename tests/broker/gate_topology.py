@@ -21,17 +21,13 @@ GATE = "GATE_FOLDER"
 
 
 class GateBolt(Bolt):
-    """Hands numbers on."""
-
     outputs: ClassVar = ["origin", "number"]
 
     def initialize(self, conf, context):
-        """Look where the gate is, and how far off."""
         self.folder = Path(os.environ[GATE])
         self.left = int((self.folder / "after").read_text())
 
     def process(self, tup):
-        """Wait where it is time."""
         self.left -= 1
         if self.left == 0:
             (self.folder / f"waits-{os.getpid()}").touch()
@@ -41,8 +37,6 @@ class GateBolt(Bolt):
 
 
 class Gate(Topology):
-    """One spout, two bolts, one task each."""
-
     config = {"kafka.commit_period_ms": 500, "parquet.flush_rows": 300, "parquet.flush_age_s": 0.5}  # noqa: RUF012
 
     spout = KafkaSpout.spec(topics=["gate"], fields=["origin", "value"], session_timeout_ms=30_000)

@@ -16,20 +16,15 @@ KILLER = b"killer"
 
 
 class KilledBolt(Bolt):
-    """Hands numbers on."""
-
     outputs: ClassVar = ["origin", "number"]
 
     def process(self, tup):
-        """Die where the value is not a number."""
         if tup.values.value == KILLER:
             os.kill(os.getpid(), signal.SIGKILL)
         self.emit([tup.values.origin, int(tup.values.value)])
 
 
 class Killing(Topology):
-    """One spout, two bolts, one task each."""
-
     spout = KafkaSpout.spec(topics=["killing"], fields=["origin", "value"], value_format="bytes", retries_max=2)
     check = KilledBolt.spec(inputs=[spout])
     sink = ParquetBolt.spec(inputs=[check], directory="output/killing", schema=["number:int64"])

@@ -12,18 +12,13 @@ from spouts.kafka import KafkaSpout
 
 
 class Shout(streamparse.Bolt):
-    """A bolt of stock streamparse."""
-
     outputs: ClassVar = ["key", "message"]
 
     def process(self, tup):
-        """Shout."""
         self.emit([tup.values.key, tup.values.value.upper()])
 
 
 class Loud(Topology):
-    """Topics are given for the run."""
-
     spout = KafkaSpout.spec(fields=["origin", "key", "value"])
     shout = Shout.spec(inputs=[spout], par=2)
     out = KafkaBolt.spec(inputs=[shout], par=2)

@@ -23,19 +23,15 @@ class BrakeBolt(Bolt):
     outputs: ClassVar = ["origin", "value"]
 
     def initialize(self, conf, context):
-        """Look how long."""
         self.seconds = float(os.environ.get(BRAKE, "0"))
 
     def process(self, tup):
-        """Wait, and hand it on."""
         if self.seconds:
             time.sleep(self.seconds)
         self.emit([tup.values.origin, tup.values.value])
 
 
 class Poison(Topology):
-    """One spout, three bolts, one task each."""
-
     spout = KafkaSpout.spec(topics=["flights"], fields=["origin", "value"], value_format="bytes", retries_max=3)
     brake = BrakeBolt.spec(inputs=[spout])
     parse = JsonParseBolt.spec(inputs=[brake], fields=list(FIELDS))

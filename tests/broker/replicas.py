@@ -79,7 +79,6 @@ class Replicas:
         return answer.number(">q")
 
     def await_isr(self, topic: str, nodes: set[int], partition: int = 0) -> None:
-        """Wait until these are in sync, and no others."""
         wait_until(lambda: self.state(topic, partition)[1] == nodes, WAIT_S)
 
     def await_leader(self, topic: str, *nodes: int, partition: int = 0) -> int:
@@ -103,7 +102,6 @@ class Replicas:
         return [record.value for record in read_whole(self.cluster, [TopicPartition(topic, partition)])]
 
     def producer(self, **client: Any) -> ProducerPort:
-        """Return a producer that is closed at the end."""
         made = self.cluster.producer(client={"linger_ms": 0, "delivery_timeout_ms": 240_000, **client})
         self._producers.append(made)
         return made
@@ -122,24 +120,20 @@ class Replicas:
             self.resume(*nodes)
 
     def resume(self, *nodes: int) -> None:
-        """Let nodes go on."""
         self.away.difference_update(nodes)
         for node in set(nodes) & set(self.brokers.alive):
             self.brokers.node(node).broker.process.signal(signal.SIGCONT)
 
     def kill(self, node: int) -> None:
-        """``kill -9``."""
         assert self.brokers.node(node).kill()
 
     def close(self) -> None:
-        """Close the producers, and start what was killed."""
         for producer in self._producers:
             producer.close()
         self.brokers.start()
 
 
 def send(producer: ProducerPort, topic: str, values: Sequence[bytes], **more: Any) -> None:
-    """Send values, with themselves for tokens."""
     for value in values:
         producer.send(topic, **{"key": None, "value": value, "token": value, "partition": 0, **more})
     producer.acknowledged()

@@ -53,7 +53,6 @@ class Member(Driver):
 
     @property
     def places(self) -> list[tuple[int, int]]:
-        """Return (partition, offset) of all that was emitted."""
         return [place_of(tup_id) for tup_id, _ in self.emitted]
 
     def kill(self) -> None:
@@ -93,7 +92,6 @@ class Scene:
         self.close()
 
     def tp(self, partition: int = 0) -> TopicPartition:
-        """Return a partition of the topic."""
         return TopicPartition(self.topic, partition)
 
     # --- the log ---
@@ -135,7 +133,6 @@ class Scene:
         run_until(lambda: self.bounds(partition)[1] == end)  # the answer comes before the marker is in the log
 
     def topic_id(self) -> str:
-        """Return Kafka's id of the topic."""
         return self._ask().topic_id(self.topic)
 
     def bounds(self, partition: int = 0) -> tuple[int, int]:
@@ -156,7 +153,6 @@ class Scene:
 
     @contextmanager
     def admin(self) -> Iterator[Any]:
-        """Give kafka-python's admin client."""
         admin = KafkaAdminClient(bootstrap_servers=self.bootstrap)
         try:
             yield admin
@@ -173,7 +169,6 @@ class Scene:
         return made
 
     def commits(self, partitions: Collection[int] = (0,)) -> dict[int, OffsetAndMetadata | None]:
-        """Return the group's commits by partition."""
         asked = [self.tp(partition) for partition in partitions]
         found: Mapping[TopicPartition, OffsetAndMetadata | None] = {}
 
@@ -187,12 +182,10 @@ class Scene:
         return {tp.partition: commit for tp, commit in found.items()}
 
     def committed(self, partition: int = 0) -> int | None:
-        """Return the group's commit."""
         found = self.commits([partition])[partition]
         return None if found is None else found.offset
 
     def put_commit(self, commit: OffsetAndMetadata, partition: int = 0) -> None:
-        """Commit for the group, which must have no members."""
         self._ask().commit({self.tp(partition): commit})
 
     def commit_all(self, *members: Member, **expected: int) -> None:
@@ -212,7 +205,6 @@ class Scene:
         return self._asker
 
     def close(self) -> None:
-        """Close what was opened."""
         for member in self._members:
             member.spout.close()
         if self._asker is not None:
@@ -220,7 +212,6 @@ class Scene:
 
 
 def polled(consumer: Any) -> bool:
-    """Poll once, for a moment."""
     consumer.poll(20, 10)
     return True
 

@@ -12,18 +12,13 @@ from spouts.kafka import KafkaSpout
 
 
 class Double(streamparse.Bolt):
-    """Doubles a number."""
-
     outputs: ClassVar = ["origin", "number"]
 
     def process(self, tup: Any) -> None:
-        """Emit it."""
         self.emit([tup.values.origin, 2 * int(tup.values.value)])
 
 
 class Doubles(Topology):
-    """Kafka in, a table out."""
-
     spout = KafkaSpout.spec(topics=["set-later"], fields=["origin", "value"])
     double = Double.spec(inputs=[spout])
     store = SqlBolt.spec(inputs=[double], database="sqlite:///set-later.db", table="doubles", flush_rows=200)

@@ -28,7 +28,6 @@ pytestmark = pytest.mark.broker
 
 
 def produce(cluster: Cluster, topic: str, count: int) -> None:
-    """Append so many records to partition 0."""
     producer = cluster.producer()
     for number in range(count):
         producer.send(topic, key=None, value=str(number).encode(), partition=0)
@@ -82,7 +81,6 @@ def commit_rows(directory: Path, topic: str, topic_id: str, offsets: Sequence[in
 
 
 def listed(report: AuditReport) -> dict[str, list[int]]:
-    """Return the offsets of the only partition by kind."""
     (part,) = report.partitions
     return {kind: [o for span in spans for o in range(*span)] for kind, spans in part.offsets.items()}
 

@@ -15,7 +15,6 @@ pytestmark = [pytest.mark.broker, pytest.mark.timeout(300)]
 
 @pytest.fixture
 def memory() -> Iterator[MemoryBatches]:
-    """What outlives a run."""
     with MemoryBatches("test") as memory:
         yield memory
 

@@ -23,7 +23,6 @@ machine several runs may be needed."""
 
 @pytest.fixture
 def stage(three_brokers: EmbeddedCluster) -> Iterator[ThreeStage]:
-    """Three brokers; what was killed is started again."""
     three_brokers.start()
     made = ThreeStage(three_brokers)
     yield made

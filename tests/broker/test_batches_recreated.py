@@ -16,7 +16,6 @@ pytestmark = [pytest.mark.broker, pytest.mark.slow, pytest.mark.timeout(300)]
 
 @pytest.fixture
 def memory() -> Iterator[MemoryBatches]:
-    """What outlives a run."""
     with MemoryBatches("test") as memory:
         yield memory
 
@@ -32,7 +31,6 @@ class RealTopic:
         stage.create(self.name, 3)
 
     def write(self, lines: list[str]) -> None:
-        """Append lines."""
         producer = self._stage.cluster.producer()
         for number, line in enumerate(lines):
             producer.send(self.name, key=None, value=line.encode(), partition=number % 3)
@@ -40,11 +38,9 @@ class RealTopic:
         producer.close()
 
     def delete(self) -> None:
-        """Delete it."""
         self._stage.delete(self.name)
 
     def create_again(self, lines: list[str]) -> None:
-        """Delete it, create it again, and write these."""
         self.delete()
         self._stage.create(self.name, 3)
         self.write(lines)
@@ -52,11 +48,10 @@ class RealTopic:
 
 @pytest.fixture
 def topic(kafka_broker: EmbeddedKafka) -> Iterator[RealTopic]:
-    """On the broker of the session."""
     stage = RealStage(kafka_broker.bootstrap)
     yield RealTopic(stage)
     stage.close()
 
 
 class TestRecreated(RecreatedContract):
-    """On a real broker."""
+    pass

@@ -58,7 +58,6 @@ def _answering(listener: socket.socket, answer: bytes) -> Callable[[], None]:
 
 
 def test_a_process_is_known_by_its_birth(sleeper: subprocess.Popen[bytes]) -> None:
-    """Only the process with both the id and the birth is signalled, and an ended one has no birth."""
     born = process.birth(sleeper.pid)
     assert born is not None
     assert not process.send_signal(sleeper.pid, "another", signal.SIGKILL)
@@ -69,14 +68,12 @@ def test_a_process_is_known_by_its_birth(sleeper: subprocess.Popen[bytes]) -> No
 
 
 def test_a_zombie_is_no_process(sleeper: subprocess.Popen[bytes]) -> None:
-    """A process that has ended and was not waited for counts as ended."""
     os.kill(sleeper.pid, signal.SIGKILL)
     os.waitid(os.P_PID, sleeper.pid, os.WEXITED | os.WNOWAIT)
     assert process.birth(sleeper.pid) is None
 
 
 def test_the_watchdog_acts_when_its_master_is_killed(sleeper: subprocess.Popen[bytes]) -> None:
-    """When the process that started the watchdog is killed by -9, the watched process is terminated."""
     master = subprocess.Popen(
         [
             sys.executable,
@@ -158,7 +155,6 @@ def test_properties_are_for_one_machine() -> None:
 
 
 def test_a_port_in_use_is_not_free(listener: socket.socket) -> None:
-    """A port that somebody listens on is not free, and free ports are never the one to avoid."""
     assert not ports.is_free(listener.getsockname()[1])
     port = ports.free_port()
     assert port in ports.PORTS
@@ -218,7 +214,6 @@ def test_a_start_says_what_it_waits_for(tmp_path: Path, no_jars: None, monkeypat
 
 @pytest.mark.usefixtures("no_jars")
 def test_an_unusable_directory_is_an_error(tmp_path: Path) -> None:
-    """A directory that cannot be made is an error that names it."""
     (tmp_path / "file").write_text("", encoding="utf-8")
     with pytest.raises(BrokerError, match="file/kafka"):
         EmbeddedKafka(tmp_path / "file" / "kafka").start()

@@ -169,7 +169,6 @@ def test_a_version_that_is_given_is_no_hindrance(kafka_broker: EmbeddedKafka, to
 
 
 def test_a_topic_is_listed_and_deleted(cluster: KafkaCluster, topic_name: str) -> None:
-    """Topics are listed with their partitions, without Kafka's own, until they are deleted."""
     cluster.ensure_topic(topic_name, 3)
     topics = cluster.topics()
     assert topics[topic_name] == 3
@@ -186,7 +185,6 @@ def test_a_refused_topic_is_named(cluster: KafkaCluster) -> None:
 
 
 def test_subscribing_creates_no_topic(tmp_path: Path, topic_name: str, consumers: list[KafkaConsumerPort]) -> None:
-    """Even where the broker would create topics on demand, a subscription to a missing one creates nothing."""
     with EmbeddedKafka(tmp_path / "kafka", properties={"auto.create.topics.enable": "true"}) as kafka:
         cluster = KafkaCluster(kafka.bootstrap)
         consumer = cluster.consumer(group="g")
@@ -285,7 +283,6 @@ def test_a_private_part_that_is_gone_is_noticed() -> None:
 
 
 def test_a_commit_needs_a_group(cluster: KafkaCluster, consumers: list[KafkaConsumerPort]) -> None:
-    """Without a group neither commits nor subscriptions are possible."""
     consumer = cluster.consumer(group=None)
     consumers.append(consumer)
     with pytest.raises(errors.IllegalStateError):

@@ -33,14 +33,12 @@ Reads = dict[TopicPartition, list[tuple[Any, ...]]]
 
 @pytest.fixture(scope="module")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedKafka]:
-    """A broker whose log cleaner hardly ever rests."""
     with EmbeddedKafka(tmp_path_factory.mktemp("columns"), properties=QUICK) as made:
         yield made
 
 
 @pytest.fixture
 def cluster(broker: EmbeddedKafka) -> Cluster:
-    """The same broker, as the port has it."""
     return cluster_for(broker.bootstrap)
 
 
@@ -87,7 +85,6 @@ class Author:
         self._numbers = random.Random(seed)
 
     def write(self, rounds: int) -> None:
-        """Write some batches, and commit or abort some transactions."""
         for _ in range(rounds):
             numbers = self._numbers
             transactional = {"transactional_id": unique("author")} if numbers.random() < 0.5 else {}
@@ -164,7 +161,6 @@ COMPACTED = {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0.001", 
 
 
 def transaction(scene: Scene, keys: list[bytes], *, commit: bool) -> None:
-    """Append a transaction, and wait for its marker."""
     end = scene.bounds()[1] + len(keys) + 1
     producer = KafkaProducer(bootstrap_servers=scene.bootstrap, transactional_id=unique("compacted"))
     producer.init_transactions()

@@ -31,7 +31,6 @@ FAILED = re.compile(r"commit failed, goes on trying: (\w+)")
 
 @pytest.fixture(scope="module")
 def replicas(three_brokers: EmbeddedCluster) -> Iterator[Replicas]:
-    """Three brokers; all of them run again afterwards."""
     three_brokers.start()
     made = Replicas(three_brokers)
     yield made
@@ -59,7 +58,6 @@ class Home:
         return next(name for name in names if partition_of_group(name, self._partitions) == self.partition)
 
     def await_isr(self, *nodes: int) -> None:
-        """Wait until these have the commits, and no others."""
         self._replicas.await_isr(OFFSETS_TOPIC, set(nodes), self.partition)
 
     def await_coordinator(self, *nodes: int) -> int:
@@ -67,7 +65,6 @@ class Home:
         return self._replicas.await_leader(OFFSETS_TOPIC, *nodes, partition=self.partition)
 
     def move(self, nodes: Sequence[int]) -> None:
-        """Let the commits be on these brokers."""
         where = TopicPartition(OFFSETS_TOPIC, self.partition)
         admin = KafkaAdminClient(bootstrap_servers=self._replicas.brokers.bootstrap)
 
@@ -109,11 +106,9 @@ class Spouts:
         self.run_until(lambda member: member.figure("committed") == RECORDS)
 
     def fill(self) -> None:
-        """Write ten records."""
         self._scenes[0].fill(RECORDS)
 
     def run_until(self, holds: Callable[[Member], bool]) -> None:
-        """Let all take turns until it holds for each."""
         run_until(lambda: all(map(holds, self.members)), *self.members, answer=True, patience_s=WAIT_S)
 
     def go_on(self, caplog: pytest.LogCaptureFixture) -> None:

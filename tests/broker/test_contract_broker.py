@@ -35,72 +35,60 @@ def _what_is_not_there_is_soon_told(request: pytest.FixtureRequest) -> None:
 
 
 class TestReading(contract.ReadingContract):
-    """On a real broker."""
+    pass
 
 
 class TestPositions(contract.PositionContract):
-    """On a real broker."""
+    pass
 
 
 class TestTopics(contract.TopicContract):
-    """On a real broker."""
+    pass
 
 
 class TestCommits(contract.CommitContract):
-    """On a real broker."""
+    pass
 
 
 class TestGroups(contract.GroupContract):
-    """On a real broker."""
+    pass
 
 
 class TestDeadLetters(contract.DeadLetterContract):
-    """On a real broker."""
+    pass
 
 
 class TestProducing(contract.ProducerContract):
-    """On the real broker."""
+    pass
 
 
 class TestTransactions(contract.TransactionContract):
-    """On the real broker."""
+    pass
 
 
 class TestReadingInColumns(contract.ReadingContract):
-    """On a real broker, read as columns."""
-
     columns = True
 
 
 class TestPositionsInColumns(contract.PositionContract):
-    """On a real broker, read as columns."""
-
     columns = True
 
 
 @pytest.mark.sweep
 class TestTopicsInColumns(contract.TopicContract):
-    """On a real broker, read as columns."""
-
     columns = True
 
 
 @pytest.mark.sweep
 class TestCommitsInColumns(contract.CommitContract):
-    """On a real broker, read as columns."""
-
     columns = True
 
 
 @pytest.mark.sweep
 class TestGroupsInColumns(contract.GroupContract):
-    """On a real broker, read as columns."""
-
     columns = True
 
 
 @pytest.mark.sweep
 class TestDeadLettersInColumns(contract.DeadLetterContract):
-    """On a real broker, read as columns."""
-
     columns = True

@@ -15,7 +15,6 @@ pytestmark = [pytest.mark.broker, pytest.mark.slow, pytest.mark.usefixtures("hur
 
 @pytest.fixture
 def stage(three_brokers: EmbeddedCluster) -> Iterator[ThreeStage]:
-    """Three brokers; what was killed is started again."""
     three_brokers.start()
     made = ThreeStage(three_brokers)
     yield made
@@ -24,4 +23,4 @@ def stage(three_brokers: EmbeddedCluster) -> Iterator[ThreeStage]:
 
 
 class TestLeaderless(contract.LeaderlessContract):
-    """On real brokers."""
+    pass

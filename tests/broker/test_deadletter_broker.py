@@ -80,13 +80,11 @@ def test_the_way_of_a_dead_letter(
 
 
 def command(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
-    """Run `downspout dlq` and return what it prints."""
     assert main(["dlq", *arguments]) == 0
     return capsys.readouterr().out
 
 
 def poll_one(consumer: ConsumerPort, partition: TopicPartition, offset: int) -> list[Record]:
-    """Return the record at an offset."""
     consumer.assign([partition])
     consumer.seek(partition, offset)
     for _ in range(400):

@@ -120,7 +120,6 @@ class Ended:
 
 @pytest.fixture(scope="module")
 def ended(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ended]:
-    """A broker that was ended by SIGTERM."""
     made = Ended(tmp_path_factory.mktemp("ended") / "kafka")
     yield made
     made.kafka.stop()
@@ -174,7 +173,6 @@ def test_one_directory_has_one_broker(kafka_broker: EmbeddedKafka) -> None:
 
 @pytest.mark.sweep
 def test_of_two_processes_one_starts_the_broker(kafka: EmbeddedKafka) -> None:
-    """Two starts at the same moment end with one broker, and the other learns that somebody is at it."""
     command = [*RUN, "start", "--dir", str(kafka.directory)]
     both = [
         subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) for _ in "ab"
@@ -284,7 +282,6 @@ def test_a_foreground_broker_ends_with_its_command(kafka: EmbeddedKafka, number:
 
 @pytest.mark.parametrize("number", [pytest.param(signal.SIGTERM, marks=pytest.mark.sweep), signal.SIGKILL])
 def test_the_fixture_s_broker_ends_with_pytest(tmp_path: Path, number: int) -> None:
-    """When pytest itself is terminated or killed in the middle of a test, the fixture's broker ends too."""
     test = tmp_path / "test_it.py"
     test.write_text(
         "import time\n"

@@ -47,7 +47,6 @@ def wait_until(holds: Callable[[], bool]) -> None:
 
 
 def write(kafka: EmbeddedCluster, values: list[bytes], partition: int) -> None:
-    """Append records, acknowledged by all replicas that there are."""
     producer = cluster_for(kafka.bootstrap).producer()
     for value in values:
         producer.send("kept", key=None, value=value, partition=partition)
@@ -135,7 +134,6 @@ def test_nobody_leads_what_is_not_there(kafka: EmbeddedCluster) -> None:
 
 @pytest.mark.sweep
 def test_the_how_to_runs(kafka: EmbeddedCluster, tmp_path: Path) -> None:
-    """The test that the how-to shows passes as it stands there, on a cluster that runs."""
     page = (Path(__file__).parents[2] / "docs" / "how-to" / "test-a-topology.md").read_text(encoding="utf-8")
     names: dict[str, Any] = {}
     exec("\n".join(re.findall(r"```python\n(.*?)```", page, re.DOTALL)), names)
@@ -201,7 +199,6 @@ def test_a_node_that_cannot_start_takes_the_others_with_it(tmp_path: Path) -> No
 
 
 def test_a_cluster_has_a_node(tmp_path: Path) -> None:
-    """A cluster without nodes, and a node that is not there, are errors that say so."""
     with pytest.raises(ConfigError, match="at least one node, not 0"):
         EmbeddedCluster(tmp_path, nodes=0)
     with pytest.raises(BrokerError, match="no node 1"):

@@ -44,12 +44,9 @@ def test_a_join_that_outlasts_the_poll_is_finished(
 
 
 class Noting(Deaf):
-    """A listener that counts revocations."""
-
     revoked = 0
 
     def on_partitions_revoked(self, partitions: Collection[TopicPartition]) -> None:
-        """Count."""
         self.revoked += 1
 
 

@@ -38,7 +38,6 @@ def described_by_kafka(bootstrap: str, group: str) -> dict[tuple[str, int], tupl
 
 
 def dash(value: int | None) -> str:
-    """Return a number as Kafka's tool prints it."""
     return "-" if value is None else str(value)
 
 
@@ -107,7 +106,6 @@ def test_the_age_is_that_of_the_record_at_the_commit(
 def test_a_topic_that_is_gone_is_one_row(
     cluster: KafkaCluster, stage: RealStage, consumers: list[KafkaConsumerPort]
 ) -> None:
-    """A topic that was deleted, and one that never was, say so; the other is shown."""
     topic, gone, group = unique(), unique("gone"), unique("g")
     for name in (topic, gone):
         stage.create(name, 1)

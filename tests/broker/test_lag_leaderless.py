@@ -18,7 +18,6 @@ PARTITIONS = 3
 
 @pytest.fixture
 def brokers(three_brokers: EmbeddedCluster) -> Iterator[EmbeddedCluster]:
-    """Three brokers; what was killed is started again."""
     three_brokers.start()
     yield three_brokers
     three_brokers.start()

@@ -16,7 +16,6 @@ LIMIT = 600
 
 @pytest.fixture(scope="module")
 def narrow(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedKafka]:
-    """A broker that takes 600 bytes."""
     properties = {"offset.metadata.max.bytes": str(LIMIT)}
     with EmbeddedKafka(tmp_path_factory.mktemp("narrow"), properties=properties, start_s_max=240.0) as broker:
         yield broker
@@ -44,7 +43,6 @@ def test_a_commit_with_more_holes_than_fit_is_sent_again_with_less(narrow: Embed
 
 @pytest.mark.parametrize("guarantee", ["AT_MOST_ONCE", "NO_GUARANTEE"])
 def test_every_guarantee_commits(narrow: EmbeddedKafka, topic_name: str, guarantee: str) -> None:
-    """Positions are committed, too."""
     with Scene(narrow.bootstrap, topic_name) as scene:
         scene.fill(10)
         member = scene.member(guarantee=guarantee)

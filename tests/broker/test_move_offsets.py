@@ -69,7 +69,6 @@ def scene(
 
 @pytest.mark.usefixtures("scene")
 def test_the_page_shows_what_the_commands_print(capsys: pytest.CaptureFixture[str]) -> None:
-    """Each command of the page is run, in order, and prints the lines that the page has for it."""
     assert len(steps()) >= 12
     for words, shown in steps():
         assert run(words, capsys) == shown, words

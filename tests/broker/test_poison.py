@@ -60,5 +60,4 @@ def test_each_poison_record_is_dead_lettered_once_after_kill_9(
 
 
 def letters(broker: EmbeddedKafka, group: str) -> list[DeadLetter]:
-    """Return the dead letters, each origin once."""
     return list(read_dead_letters(cluster_for(broker.bootstrap), f"{group}.dead-letters"))

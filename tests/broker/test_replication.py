@@ -46,7 +46,6 @@ CLOCK = SimpleNamespace(monotonic=time.monotonic, wall=time.time, sleep=time.sle
 
 @pytest.fixture(scope="module")
 def replicas(three_brokers: EmbeddedCluster) -> Iterator[Replicas]:
-    """Three brokers; all of them run again afterwards."""
     three_brokers.start()
     made = Replicas(three_brokers)
     yield made
@@ -55,7 +54,6 @@ def replicas(three_brokers: EmbeddedCluster) -> Iterator[Replicas]:
 
 @pytest.fixture
 def proxy() -> Iterator[FaultProxy]:
-    """What loses answers."""
     with fault_proxy() as made:
         yield made
 
@@ -64,12 +62,10 @@ def proxy() -> Iterator[FaultProxy]:
 
 
 class Rows(streamparse.Spout):
-    """Stands for a spout."""
-
     outputs: ClassVar = ["message"]
 
     def next_tuple(self) -> None:
-        """Emit nothing: rows stand for it."""
+        pass
 
 
 def write(replicas: Replicas, rows: list[Any], *, timeout_s: int = 60, **settings: Any) -> TopologyResult:
@@ -323,12 +319,10 @@ def test_too_few_replicas_fail_the_tuple_until_they_are_back(replicas: Replicas)
 
 
 class Ack(streamparse.Bolt):
-    """Acks."""
-
     outputs: ClassVar = []
 
     def process(self, tup: Any) -> None:
-        """Do nothing."""
+        pass
 
 
 def read_on(replicas: Replicas, topic: str, **settings: Any) -> TopologyResult:

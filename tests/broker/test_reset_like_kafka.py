@@ -88,7 +88,6 @@ class Scene:
         return found
 
     def ours(self, place: Place | Mapping[str, dict[TopicPartition, Place]], groups: int = 2) -> Ends:
-        """Return where we would move them."""
         found: Ends = {group: {} for group in self.groups}
         for group in self.groups[:groups]:
             to = place if isinstance(place, Place) else place[group]
@@ -97,7 +96,6 @@ class Scene:
         return found
 
     def theirs_for_good(self, group: str, *options: str) -> None:
-        """Let Kafka's tool move a group."""
         jars = os.pathsep.join(map(str, resolve("kafka-tools") + resolve("kafka")))
         command = [str(java()), *QUICK, "-cp", jars, TOOL, "--bootstrap-server", self.broker.bootstrap, *options]
         command += ["--group", group, "--reset-offsets", "--topic", self.topic, "--execute", "--timeout", "60000"]
@@ -106,7 +104,6 @@ class Scene:
 
 @pytest.fixture(scope="module")
 def scene(kafka_broker: EmbeddedKafka) -> Scene:
-    """One for all kinds: nothing moves it."""
     return Scene(KafkaCluster(kafka_broker.bootstrap), kafka_broker)
 
 

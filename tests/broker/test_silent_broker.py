@@ -34,7 +34,6 @@ TRANSACTION_MS = 6_500
 
 @pytest.fixture(scope="module")
 def replicas(three_brokers: EmbeddedCluster) -> Iterator[Replicas]:
-    """Three brokers; all of them run again afterwards."""
     logging.getLogger("kafka").setLevel(logging.CRITICAL)
     three_brokers.start()
     made = Replicas(three_brokers)

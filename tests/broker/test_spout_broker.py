@@ -21,7 +21,6 @@ pytestmark = pytest.mark.broker
 
 @pytest.fixture
 def real(kafka_broker: EmbeddedKafka, topic_name: str) -> Iterator[Scene]:
-    """A topic of two partitions on a real broker."""
     with Scene(kafka_broker.bootstrap, topic_name, 2) as made:
         yield made
 
@@ -101,7 +100,6 @@ def test_late_words_after_a_hand_over_change_nothing(real: Scene) -> None:
 
 
 def test_an_unreadable_record_goes_to_the_dead_letter_topic(real: Scene) -> None:
-    """Its letter is durable before the commit passes it."""
     real.fill(10, value=lambda n: b"\xff" if n == 4 else b"fine")
     driver = real.member()
     run_until(lambda: driver.figure("dead_lettered") == 1, driver, answer=True)
@@ -176,7 +174,6 @@ def test_at_most_once_repeats_nothing_after_a_kill(real: Scene) -> None:
 
 
 def test_no_guarantee_commits_on_its_timer(real: Scene) -> None:
-    """With nothing acked, what was read is committed."""
     real.fill(100)
     driver = real.member(guarantee="NO_GUARANTEE", commit_period_ms=200)
     run_until(lambda: real.committed() == 100, driver)

@@ -39,7 +39,6 @@ STARTS = {
 
 @pytest.fixture
 def scene(kafka_broker: EmbeddedKafka) -> Iterator[Scene]:
-    """A topic of one partition, empty."""
     with Scene(kafka_broker.bootstrap, unique("choice")) as made:
         yield made
 
@@ -167,12 +166,10 @@ def test_eleven_partitions_are_counted_out_to_three_tasks(kafka_broker: Embedded
 
 
 def several(record: Record) -> list[list[Any]]:
-    """Return as many tuples as the value says."""
     return [[record.offset, number] for number in range(int(record.value or 0))]
 
 
 def whole(record: Record) -> list[Any]:
-    """Return one tuple."""
     return [bytes(record.value or b"").decode()]
 
 

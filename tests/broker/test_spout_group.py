@@ -28,7 +28,6 @@ RECORDS = 100
 
 @pytest.fixture
 def scene(kafka_broker: EmbeddedKafka) -> Iterator[Scene]:
-    """A topic of two full partitions."""
     with Scene(kafka_broker.bootstrap, unique("group"), 2) as made:
         for partition in range(2):
             made.fill(RECORDS, partition)
@@ -105,7 +104,6 @@ class Churn:
         self._turn = 0
 
     def join(self, number: int) -> Member:
-        """Start a member."""
         retries = {"retry_delay_ms": 200, "retries_max": 10_000, "timeouts_max": 10_000}
         member = self.scene.member(member=number, poll_records_max=20, **retries, **QUICK_GROUP)
         self.active.append(member)
@@ -127,11 +125,9 @@ class Churn:
         self.run(lambda: len(self.emitted()) == self.written * self.partitions)
 
     def run(self, holds: Any) -> None:
-        """Let all take turns."""
         run_until(holds, *self.active, each=self._between)
 
     def emitted(self) -> set[Place]:
-        """Return what was emitted, by whomever."""
         return {place for member in self.everybody for place in member.places}
 
     def _fails(self, place: Place) -> bool:

@@ -25,20 +25,17 @@ SMALL_STEPS = {"poll_records_max": 10, "emits_per_next_max": 10, "kafka__client_
 
 @pytest.fixture(scope="module")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedKafka]:
-    """A broker whose log cleaner hardly ever rests."""
     with EmbeddedKafka(tmp_path_factory.mktemp("changes"), properties=QUICK) as made:
         yield made
 
 
 @pytest.fixture
 def scene(broker: EmbeddedKafka) -> Iterator[Scene]:
-    """A topic of one partition, empty."""
     with Scene(broker.bootstrap, unique("changes")) as made:
         yield made
 
 
 def lag(member: Member) -> float:
-    """Return the offsets between commit and end."""
     return member.figure("lag")
 
 
@@ -91,7 +88,6 @@ def test_deleted_records_are_counted_and_passed(scene: Scene, policy: str) -> No
 
 
 def lag_known(member: Member) -> bool:
-    """Return whether the partition is ours at the moment."""
     return member.figure("partitions") == 1
 
 

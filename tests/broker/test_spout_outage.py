@@ -63,7 +63,6 @@ class Awake:
             before = now
 
     def took(self, call: Callable[[], object]) -> float:
-        """Return how long a call takes."""
         began, asleep_s = time.monotonic(), self._asleep_s
         call()
         ended = time.monotonic()
@@ -115,7 +114,6 @@ def frozen(kafka: EmbeddedKafka) -> Iterator[None]:
 
 
 def is_poison(place: tuple[int, int]) -> bool:
-    """Every tenth record fails for good."""
     return place[1] % 10 == 3
 
 
@@ -134,7 +132,6 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedKafka]:
 
 @pytest.fixture
 def scene(broker: EmbeddedKafka) -> Iterator[Scene]:
-    """Two full partitions."""
     with Scene(broker.bootstrap, unique("outage"), 2) as made:
         for partition in range(2):
             made.fill(RECORDS, partition, batch=20)
@@ -231,7 +228,6 @@ def expire(left_alone: Scene) -> None:
 
 
 def delete(left_alone: Scene) -> None:
-    """Let Kafka forget it now."""
     with left_alone.admin() as admin:
         admin.delete_groups([left_alone.group])
 

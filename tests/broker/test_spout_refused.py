@@ -43,7 +43,6 @@ EVERYBODY = "User:*"
 
 @pytest.fixture(scope="module")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedKafka]:
-    """A broker that looks at rights."""
     with EmbeddedKafka(tmp_path_factory.mktemp("guarded"), properties=GUARDED) as made:
         yield made
 
@@ -69,12 +68,10 @@ class Rights:
         self._admin.create_acls([ACL(EVERYBODY, "*", what, permission, pattern) for what, permission in kinds])
 
     def restore(self) -> None:
-        """Allow everything again."""
         pattern = ResourcePatternFilter(ResourceType.ANY, None, ACLResourcePatternType.ANY)
         self._admin.delete_acls([ACLFilter(None, None, ACLOperation.ANY, ACLPermissionType.ANY, pattern)])
 
     def close(self) -> None:
-        """Allow everything, and release the client."""
         self.restore()
         self._admin.close()
 
@@ -247,7 +244,6 @@ def test_lag_shows_what_may_be_seen(scene: Scene, rights: Rights) -> None:
 
 
 def commit(scene: Scene, *topics: str, metadata: str = "") -> dict[TopicPartition, int]:
-    """Commit offset 5 of each topic; return the commits."""
     consumer = scene.cluster.consumer(group=scene.group)
     consumer.commit({TopicPartition(topic, 0): OffsetAndMetadata(5, metadata, -1) for topic in topics})
     consumer.close()
@@ -255,7 +251,6 @@ def commit(scene: Scene, *topics: str, metadata: str = "") -> dict[TopicPartitio
 
 
 def commits(scene: Scene) -> dict[TopicPartition, int]:
-    """Return the group's commits."""
     return {tp: found.offset for tp, found in scene.cluster.group_offsets(scene.group).items()}
 
 

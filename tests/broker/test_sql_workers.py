@@ -25,7 +25,6 @@ PARTITIONS, EACH = 4, 4_000
 
 @pytest.fixture(params=["sqlite", "postgres"])
 def database(request: pytest.FixtureRequest, tmp_path: Path) -> TestDatabase:
-    """A new database of each kind."""
     if request.param == "sqlite":
         return sqlite_database(tmp_path)
     return postgres_database(request.getfixturevalue("postgres"))

@@ -19,7 +19,6 @@ MODES = pytest.mark.parametrize("emit", ["record", "chunk"])
 
 @pytest.fixture
 def scene(kafka_broker: EmbeddedKafka, topic_name: str) -> Iterator[Scene]:
-    """A topic with one partition."""
     with Scene(kafka_broker.bootstrap, topic_name) as made:
         yield made
 
@@ -38,7 +37,6 @@ def flip(broker: EmbeddedKafka, scene: Scene, batch: int) -> None:
 
 
 def letters(scene: Scene) -> list[DeadLetter]:
-    """Return what the group's dead-letter topic holds."""
     return list(read_dead_letters(scene.cluster, f"{scene.group}.dead-letters"))
 
 

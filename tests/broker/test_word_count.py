@@ -39,13 +39,11 @@ pytestmark = pytest.mark.broker
 
 
 def lines(count: int, seed: int) -> list[str]:
-    """Return lines of text, some of them empty."""
     chance = random.Random(seed)
     return [" ".join(chance.choices(WORDS, k=chance.randrange(0, 12))) for _ in range(count)]
 
 
 def publish(broker: EmbeddedKafka, topic: str, text: list[str]) -> None:
-    """Write the lines to three partitions."""
     cluster = cluster_for(broker.bootstrap)
     cluster.ensure_topic(topic, 3)
     producer = cluster.producer()
@@ -56,7 +54,6 @@ def publish(broker: EmbeddedKafka, topic: str, text: list[str]) -> None:
 
 
 def command(broker: EmbeddedKafka, topic: str, out: Path, *program: str) -> list[str]:
-    """Return the command line of the run."""
     program = program or ("-m", "downspout")
     return [
         sys.executable, *program, "run", "topologies/word_count.py", "--until", "end",
@@ -67,7 +64,6 @@ def command(broker: EmbeddedKafka, topic: str, out: Path, *program: str) -> list
 
 
 def finished(out: Path) -> Counter[str]:
-    """Return the counts as a reader would finish them."""
     files = [str(path) for path in out.glob("*.parquet")]
     counts: Counter[str] = Counter()
     for row in ds.dataset(files).to_table().to_pylist() if files else []:

@@ -47,7 +47,6 @@ class Scene:
         self.produce()
 
     def produce(self) -> None:
-        """Write EACH records into each partition."""
         topic = self.topic
         producer = cluster_for(self.broker.bootstrap).producer()
         for number in range(PARTITIONS * EACH):
@@ -60,7 +59,6 @@ class Scene:
         (self.gate / "after").write_text(str(records))
 
     def command(self, *options: str) -> list[str]:
-        """Return the command of a run."""
         settings = {"kafka.bootstrap": self.broker.bootstrap, "kafka.topics": self.topic, "kafka.group": self.topic}
         given = [f"--set={key}={value}" for key, value in (settings | {"parquet.directory": self.output}).items()]
         topology = "tests/broker/gate_topology.py"
@@ -84,27 +82,22 @@ class Scene:
 
     @property
     def said(self) -> str:
-        """What the run has said so far."""
         return self.log.read_text(errors="replace")
 
     @property
     def workers(self) -> dict[int, int]:
-        """The worker's number of each process that was started."""
         return {int(pid): int(number) for number, pid in re.findall(r"worker (\d+) runs as process (\d+)", self.said)}
 
     def wait(self, holds: Callable[[], object]) -> None:
-        """Wait until something holds."""
         deadline = time.monotonic() + WAIT_S
         while not holds():
             assert time.monotonic() < deadline, self.said
             time.sleep(0.02)
 
     def at_the_gate(self) -> set[int]:
-        """Return who has come to the gate."""
         return {int(path.name.partition("-")[2]) for path in self.gate.glob("waits-*")}
 
     def audit(self) -> str:
-        """Return what `downspout audit` says."""
         command = [sys.executable, "-m", "downspout", "audit", str(self.output), "--topic", self.topic]
         command += ["--bootstrap", self.broker.bootstrap]
         done = subprocess.run(command, cwd=ROOT, env=self.environment, capture_output=True, text=True, check=False)
@@ -188,14 +181,12 @@ def test_a_wrong_setting_is_told_once(scene: Scene) -> None:
 
 
 def scraped(url: str) -> dict[str, list[tuple[dict[str, str], float]]]:
-    """Return the labels and values of each metric."""
     with urllib.request.urlopen(f"{url}/metrics", timeout=60) as answer:
         families = text_string_to_metric_families(answer.read().decode())
     return {family.samples[0].name: [(each.labels, each.value) for each in family.samples] for family in families}
 
 
 def status(url: str) -> int:
-    """Return the status of a page."""
     try:
         with urllib.request.urlopen(url, timeout=60) as answer:
             return int(answer.status)

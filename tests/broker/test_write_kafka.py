@@ -45,7 +45,6 @@ def filled(cluster: KafkaCluster, topic_name: str) -> str:
 
 
 def start(broker: EmbeddedKafka, topic: str, home: Path, *options: str) -> subprocess.Popen[bytes]:
-    """Start a run of the loud topology."""
     given = {"kafka.bootstrap": broker.bootstrap, "kafka.topics": topic, "kafka.group": topic}
     given |= {"produce.topic": f"{topic}-out"}
     target = "exact" if "exact" in options else "loud"
@@ -194,7 +193,6 @@ def test_a_transactional_id_that_expired_is_no_fault_of_a_record(
 
 
 def has_transactional_ids(broker: EmbeddedKafka) -> bool:
-    """Return whether the broker knows any transactional id."""
     admin = KafkaAdminClient(bootstrap_servers=broker.bootstrap)
     try:
         return any(admin.list_transactions().values())
@@ -204,7 +202,6 @@ def has_transactional_ids(broker: EmbeddedKafka) -> bool:
 
 @pytest.fixture
 def own(tmp_path: Path) -> Iterator[EmbeddedKafka]:
-    """A broker that a test may stop."""
     with EmbeddedKafka(tmp_path / "kafka") as broker:
         yield broker
 

@@ -18,17 +18,14 @@ class ThreeStage(RealStage):
         self._brokers, self._replicas = brokers, Replicas(brokers)
 
     def create_apart(self, topic: str) -> None:
-        """Create a topic of two partitions."""
         self.admin.create_topics({topic: {"assignments": {0: [STAYS], 1: [GOES]}}})
         for partition, node in enumerate((STAYS, GOES)):
             self._replicas.await_leader(topic, node, partition=partition)
 
     def lose_leader(self, partition: TopicPartition) -> None:
-        """Kill it."""
         self._brokers.node(GOES).kill()
         self._replicas.await_leader(partition.topic, -1, partition=partition.partition)
 
     def find_leader(self, partition: TopicPartition) -> None:
-        """Start it again."""
         self._brokers.start()
         wait_until(lambda: self._replicas.state(*partition)[0] == GOES, WAIT_S)

@@ -13,12 +13,10 @@ RATE = 1_000
 
 
 def series(memory: Callable[[float], float], lag: Callable[[float], float], seconds: int = 1_800) -> list[Sample]:
-    """Return a look every ten seconds."""
     return [Sample(at, int(memory(at) * MIB), int(lag(at))) for at in range(0, seconds, 10)]
 
 
 def flat(at: float) -> float:
-    """Return the same always."""
     return 300.0
 
 

@@ -22,7 +22,6 @@ ZERO = TopicPartition("t", 0)
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Return where recorders write."""
     monkeypatch.setenv(recorder.FOLDER, str(tmp_path))
     monkeypatch.setattr(recorder, "OFFSETS_MAX", 1 << 12)
     recorder.prepare(tmp_path, PARTITIONS)
@@ -30,7 +29,6 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def life(folder: Path, pid: int, monkeypatch: pytest.MonkeyPatch) -> Recorder:
-    """Return the recorder of a process that begins now."""
     monkeypatch.setattr(recorder.os, "getpid", lambda: pid)
     made = Recorder()
     made.initialize({}, {})
@@ -39,7 +37,6 @@ def life(folder: Path, pid: int, monkeypatch: pytest.MonkeyPatch) -> Recorder:
 
 
 def emit(to: Recorder, *offsets: int) -> None:
-    """Let records leave."""
     for offset in offsets:
         to.on_emit(ZERO, offset, [])
 

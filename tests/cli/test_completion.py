@@ -24,7 +24,6 @@ printf '%s\\n' "${COMPREPLY[@]}"
 
 
 def at_tab(line: str, folder: Path) -> set[str]:
-    """Return what bash offers behind a line."""
     programs = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     done = subprocess.run(
         ["bash", "-c", ASK, "bash", line],

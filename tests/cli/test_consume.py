@@ -41,7 +41,6 @@ def consume(bare_kafka: Kafka, capsys: pytest.CaptureFixture[str]) -> Consume:
 
 
 def places(lines: list[str]) -> list[str]:
-    """Return the coordinates of records that were printed."""
     return [line.split("  ")[0].removeprefix(TOPIC) for line in lines]
 
 
@@ -150,7 +149,6 @@ def test_a_group_goes_on_behind_what_was_printed(bare_kafka: Kafka, consume: Con
 
 
 def test_without_a_group_nothing_is_committed(bare_kafka: Kafka, consume: Consume) -> None:
-    """A look leaves no trace."""
     bare_kafka.create_topic(TOPIC, 1)
     fill(bare_kafka, 5, topic=TOPIC)
     consume()
@@ -244,7 +242,6 @@ def test_no_format_lets_a_terminal_be_ordered_about(
 
 
 def test_json_values_are_part_of_the_line(bare_kafka: Kafka, consume: Consume) -> None:
-    """With the format json; what is none is text."""
     bare_kafka.create_topic(TOPIC, 1)
     for value in (b'{"a":\n 1.10}', b"no", b"null"):
         bare_kafka.produce(TOPIC, value)
@@ -285,13 +282,11 @@ def test_raw_values_are_bytes_but_not_on_a_terminal(
 )
 @pytest.mark.fake_only("options are looked at before any broker is")
 def test_options_that_make_no_sense_are_refused(consume: Consume, options: list[str], why: str) -> None:
-    """Each with its name, before a broker is asked."""
     (said,) = consume(*options, code=ConfigError.exit_code, error=True)
     assert why in said
 
 
 def test_a_topic_or_a_partition_that_is_not_there_is_named(bare_kafka: Kafka, consume: Consume) -> None:
-    """And what there is; nothing is created."""
     (said,) = consume(code=BrokerError.exit_code, error=True)
     assert f"there is no topic {TOPIC}. Try: " in said
     assert TOPIC not in bare_kafka.topic_names()
@@ -347,7 +342,6 @@ def test_records_that_cannot_be_read_are_named_and_passed(bare_kafka: FakeKafka,
 
 @pytest.mark.fake_only("truncation by an unclean election needs several brokers")
 def test_a_log_that_is_cut_off_ends_where_it_ends_now(bare_kafka: FakeKafka) -> None:
-    """Its earlier end never comes."""
     bare_kafka.create_topic(TOPIC, 1)
     fill(bare_kafka, 5, topic=TOPIC)
     notes: list[str] = []
@@ -359,7 +353,6 @@ def test_a_log_that_is_cut_off_ends_where_it_ends_now(bare_kafka: FakeKafka) -> 
 
 
 def test_records_that_are_deleted_before_they_are_read_are_said(bare_kafka: Kafka) -> None:
-    """Reading goes on behind them."""
     bare_kafka.create_topic(TOPIC, 1)
     fill(bare_kafka, 5, topic=TOPIC)
     notes: list[str] = []

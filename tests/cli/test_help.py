@@ -42,7 +42,6 @@ def test_each_exit_code_is_in_the_help(capsys: pytest.CaptureFixture[str]) -> No
 
 
 def parsers(parser: argparse.ArgumentParser) -> Iterator[argparse.ArgumentParser]:
-    """Yield a parser and those of its commands."""
     yield parser
     for action in parser._subparsers._group_actions if parser._subparsers else ():
         for command in dict.fromkeys(action.choices.values()):  # type: ignore[union-attr]
@@ -118,7 +117,6 @@ def test_spark_run_says_which_extra_it_lacks(
 
 
 def test_a_missing_scenario_file_is_not_called_a_topology(capsys: pytest.CaptureFixture[str]) -> None:
-    """``downspout simulate`` reads scenarios."""
     assert main(["simulate", "nosuch/nosuch.py", "--jobs", "1"]) == 2
     assert "nosuch/nosuch.py does not exist. Try: the path of a scenario's .py file" in capsys.readouterr().err
 

@@ -29,14 +29,12 @@ def kafka() -> Iterator[FakeKafka]:
 
 
 def commit(kafka: FakeKafka, offset: int) -> None:
-    """Let the group have committed."""
     consumer = kafka.consumer(group="shop")
     consumer.commit({TP: OffsetAndMetadata(offset, "", -1)})
     consumer.close()
 
 
 def arguments(*words: str) -> argparse.Namespace:
-    """Return what the command is given."""
     return build_parser().parse_args(["lag", *words])
 
 
@@ -62,7 +60,6 @@ def after(kafka: FakeKafka, looks: int, action: Callable[[], None], monkeypatch:
 
 @pytest.mark.fake_only("the command line; figures of a broker are in tests/broker/test_lag_broker.py")
 def test_the_command_prints_a_table(kafka: FakeKafka, capsys: pytest.CaptureFixture[str]) -> None:
-    """By default one look is printed, and the code is 0."""
     assert main(["lag", "shop", "--bootstrap", kafka.bootstrap]) == 0
     said = capsys.readouterr().out.splitlines()
     assert said[0] == "group shop: Empty, 0 members, coordinator lag-command:0 (node 0)"
@@ -82,7 +79,6 @@ def test_a_missing_group_or_topic_is_said_and_is_code_1(kafka: FakeKafka, capsys
 
 @pytest.mark.fake_only("the command line")
 def test_json_is_one_value(kafka: FakeKafka, capsys: pytest.CaptureFixture[str]) -> None:
-    """``--json`` prints one document."""
     assert main(["lag", "shop", "--bootstrap", kafka.bootstrap, "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["groups"][0]["total"]["lag"] == 3
 
@@ -155,7 +151,6 @@ def refused_while_down(kafka: FakeKafka) -> Callable[[str], object]:
 def test_options_that_make_no_sense_are_refused(
     words: list[str], said: str, kafka: FakeKafka, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The error names the options, and the code is 2."""
     assert main(["lag", *words, "--bootstrap", kafka.bootstrap]) == 2
     assert said in capsys.readouterr().err
 

@@ -14,7 +14,6 @@ from downspout.testing import VirtualClock
 
 
 def record(name: str, line: int, text: str = "lost %s", *args: object) -> logging.LogRecord:
-    """Return a log record of one line of code."""
     return logging.LogRecord(name, logging.WARNING, "client.py", line, text, args or ("x",), None)
 
 
@@ -48,7 +47,6 @@ def test_a_record_forges_no_line_of_the_log() -> None:
 
 
 def test_our_own_lines_always_pass() -> None:
-    """What is not the client's is never left out."""
     once = OnceInAWhile("kafka", VirtualClock())
     assert all(once.filter(record("downspout.engine", 7)) for _ in range(5))
     assert all(once.filter(record("kafkaesque", 7)) for _ in range(5))

@@ -27,7 +27,6 @@ Produce = Callable[..., int]
 
 @pytest.fixture
 def produce(bare_kafka: Kafka, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Produce:
-    """Runs the command on a file with these bytes."""
     monkeypatch.chdir(tmp_path)
 
     def run(data: bytes, *options: str) -> int:
@@ -38,7 +37,6 @@ def produce(bare_kafka: Kafka, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 
 
 def written(kafka: Kafka) -> list[tuple[bytes | None, bytes | None]]:
-    """Return keys and values, partition by partition."""
     return [(record.key, record.value) for record in kafka.records(TOPIC)]
 
 
@@ -191,7 +189,6 @@ def test_lines_without_an_answer_may_have_been_written(
 def test_options_that_make_no_sense_are_refused_before_anything_is_made(
     produce: Produce, bare_kafka: Kafka, capsys: pytest.CaptureFixture[str], options: list[str], why: str
 ) -> None:
-    """Each with its name; the topic is not created."""
     assert produce(b"a\n", *options) == ConfigError.exit_code
     assert why in capsys.readouterr().err
     assert list(bare_kafka.topic_names()) == []
@@ -200,7 +197,6 @@ def test_options_that_make_no_sense_are_refused_before_anything_is_made(
 def test_a_partition_that_the_topic_does_not_have_is_refused_at_once(
     produce: Produce, bare_kafka: Kafka, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Not line by line; and a topic that is not there yet is not made for it."""
     assert produce(b"a\n", "--partition", "1") == ConfigError.exit_code
     assert list(bare_kafka.topic_names()) == []
     bare_kafka.create_topic(TOPIC, 2)
@@ -226,7 +222,6 @@ def test_with_acks_0_nothing_is_said_to_be_written(
 
 
 def test_a_file_that_cannot_be_read_is_named(bare_kafka: Kafka, capsys: pytest.CaptureFixture[str]) -> None:
-    """And no topic is made for it."""
     for name, why in (("nowhere", "No such file or directory"), (".", "Is a directory")):
         assert main(["kafka", "produce", TOPIC, name, "--bootstrap", bare_kafka.bootstrap]) == 1
         assert f"{name} cannot be read: {why}" in capsys.readouterr().err
@@ -239,7 +234,6 @@ COMMAND = [sys.executable, "-m", "downspout", "kafka"]
 
 
 def start(broker: EmbeddedKafka, *arguments: str, **given: Any) -> subprocess.Popen[bytes]:
-    """Start the command, with pipes."""
     command = [*COMMAND, *arguments, "--bootstrap", broker.bootstrap]
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     return subprocess.Popen(command, **{**pipes, **given})

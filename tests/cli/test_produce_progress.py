@@ -12,7 +12,6 @@ from downspout.testing import VirtualClock
 
 
 def counts(sent: int, **more: int) -> SimpleNamespace:
-    """Return what a LineWriter's Sending has counted."""
     return SimpleNamespace(**{"sent": sent, "unknown": 0, "refused": 0, "in_flight": 0, "bytes": 2 * sent, **more})
 
 

@@ -11,7 +11,6 @@ from downspout.testing import FakeKafka
 
 @pytest.mark.fake_only("a line that is printed; the counts of a broker are tested with the client")
 def test_counts_agree_with_their_nouns(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    """One partition is not "1 partitions", nor one offset "1 offsets"."""
     with FakeKafka("topics") as kafka:
         kafka.ensure_topic("orders", 1)
         kafka.ensure_topic("clicks", 2)

@@ -71,7 +71,6 @@ class Project:
         (self.folder / "words_spark.py").write_text(NATIVE.format(change=change), encoding="utf-8")
 
     def send(self, lines: list[bytes]) -> None:
-        """Publish lines, in turns to both partitions."""
         producer = self.cluster.producer()
         for number, line in enumerate(lines):
             producer.send(self.topic, key=None, value=line, partition=number % 2)
@@ -95,7 +94,6 @@ class Project:
 def project(
     kafka_broker: EmbeddedKafka, topic_name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Project]:
-    """A project, which is the working directory."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(ROOT))
     made = Project(tmp_path, kafka_broker.bootstrap, topic_name)

@@ -26,7 +26,6 @@ def frozen(kafka: Kafka, path: Path, *settings: str) -> Job:
 
 
 def fill(kafka: Kafka, records: int = 10) -> None:
-    """Publish lines into two partitions, a second apart."""
     kafka.ensure_topic("lines", 2)
     for number in range(records):
         kafka.produce("lines", b"a b", partition=number % 2, timestamp_ms=1_000 * number)
@@ -52,7 +51,6 @@ def test_ranges_begin_where_the_settings_say(
 
 
 def test_a_pattern_leaves_the_spouts_own_dead_letters_out(bare_kafka: Kafka, tmp_path: Path) -> None:
-    """What is compared is what the topology reads: never its own dead-letter topic, whatever the pattern matches."""
     fill(bare_kafka)
     bare_kafka.produce("lines-lost", b"a", partition=0)
     given = ["kafka.topics=", "kafka.pattern=lines.*", "kafka.dead_letter_topic=lines-lost"]
@@ -61,7 +59,6 @@ def test_a_pattern_leaves_the_spouts_own_dead_letters_out(bare_kafka: Kafka, tmp
 
 
 def test_without_topic_or_records_there_is_nothing_to_compare(bare_kafka: Kafka, tmp_path: Path) -> None:
-    """A topic that does not exist, and one without a record, are errors that say so."""
     with pytest.raises(BrokerError, match="topic lines does not exist"):
         frozen(bare_kafka, tmp_path)
     bare_kafka.ensure_topic("lines", 2)

@@ -43,7 +43,6 @@ ROWS = st.lists(st.fixed_dictionaries({name: st.none() | values for name, values
 
 
 def table(rows: list[dict[str, Any]]) -> pa.Table:
-    """Return rows as a table of all types."""
     return pa.Table.from_pylist(rows, schema=SCHEMA)
 
 
@@ -55,7 +54,6 @@ def plain(value: Any) -> Any:
 
 
 def counted(rows: list[dict[str, Any]]) -> Counter[tuple[Any, ...]]:
-    """Return how often each row is there."""
     return Counter(tuple(plain(row[name]) for name in SCHEMA.names) for row in rows)
 
 
@@ -124,7 +122,6 @@ def test_empty_tables_are_equal() -> None:
 
 
 def test_all_differences_are_counted_and_some_are_kept() -> None:
-    """Of many differing rows all are counted, and the first in their order are kept."""
     many = pa.table({"x": np.arange(5_000)})
     found = compare({"a": many, "b": pa.table({"x": np.arange(5_000) + 10_000})})
     assert found.differing["b"] == 10_000

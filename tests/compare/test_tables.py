@@ -23,7 +23,6 @@ AGGREGATES = ["count", "count:delay", "sum:delay", "min:delay", "max:delay", "su
 
 
 def sink(**settings: Any) -> Sink:
-    """Return a sink with these settings."""
     schema = [f"{name}:{kind}" for name, kind in settings.pop("schema", SCHEMA).items()]
     conf = component_config("parquet", {"directory": "out", "schema": schema, **settings})
     return Sink.of(Component("rows", object), parse_scope(conf, "parquet"))

@@ -40,8 +40,6 @@ def has_ticked(seen: Path) -> bool:
 
 
 class Evidence:
-    """What each task of a run saw."""
-
     def __init__(self, folder: Path) -> None:
         self._notes: dict[str, dict[int, list[dict[str, Any]]]] = {}
         for path in sorted(folder.glob("*.jsonl")):
@@ -51,7 +49,6 @@ class Evidence:
             self._notes.setdefault(component, {})[int(task)] = lines
 
     def components(self) -> dict[str, set[int]]:
-        """Return the task ids of each component."""
         return {name: set(tasks) for name, tasks in self._notes.items()}
 
     def notes(self, component: str, what: str, task: int | None = None) -> list[dict[str, Any]]:
@@ -66,13 +63,11 @@ class Evidence:
         return lines
 
     def all_notes(self) -> Iterator[tuple[str, int, list[dict[str, Any]]]]:
-        """Yield component, task and notes of each task."""
         for component, tasks in self._notes.items():
             for task, lines in tasks.items():
                 yield component, task, lines
 
     def numbers(self, component: str, task: int | None = None) -> Counter[int]:
-        """Return how often a bolt got each number."""
         return Counter(note["values"][0] for note in self.notes(component, "got", task))
 
     def ids(self, component: str, what: str, task: int | None = None) -> Counter[Any]:

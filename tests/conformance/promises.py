@@ -31,7 +31,6 @@ def test_a_bolt_knows_all_streams_of_its_sources(evidence: Evidence) -> None:
 
 
 def test_shuffle_reaches_one_task_and_uses_all(evidence: Evidence) -> None:
-    """A shuffled tuple reaches one task; every task gets some."""
     assert evidence.numbers("shuffled") == Counter(ROWS)
     assert all(evidence.numbers("shuffled", task) for task in evidence.components()["shuffled"])
 
@@ -49,13 +48,11 @@ def test_fields_keep_equal_keys_together(evidence: Evidence) -> None:
 
 
 def test_all_reaches_each_task(evidence: Evidence) -> None:
-    """Under ``all`` each task gets each tuple."""
     for task in evidence.components()["everywhere"]:
         assert evidence.numbers("everywhere", task) == Counter(ROWS)
 
 
 def test_global_reaches_the_lowest_task(evidence: Evidence) -> None:
-    """Under ``global`` the task with the lowest id gets everything."""
     lowest, other = sorted(evidence.components()["lowest"])
     assert evidence.numbers("lowest", lowest) == Counter(ROWS)
     assert not evidence.numbers("lowest", other)
@@ -93,7 +90,6 @@ def test_streams_reach_their_readers(evidence: Evidence) -> None:
 
 
 def test_direct_emits_reach_the_task_that_was_named(evidence: Evidence) -> None:
-    """A direct emit reaches that task alone, and asked for the tasks, Storm names them."""
     (unaddressed,) = evidence.components()["unaddressed"]
     routed = evidence.notes("router", "routed")
     assert len(routed) == 24
@@ -126,7 +122,6 @@ def test_without_an_id_nobody_hears(evidence: Evidence) -> None:
 
 
 def test_a_fail_reaches_the_spout_once(evidence: Evidence) -> None:
-    """A failed tuple is failed once and not acked."""
     assert evidence.ids("refused", "fail") == Counter(f"refused/{n}" for n in FEW)
     assert not evidence.ids("refused", "ack")
 
@@ -209,7 +204,6 @@ def test_batches_by_time_complete(evidence: Evidence) -> None:
 
 
 def test_spouts_are_activated_and_deactivated(evidence: Evidence) -> None:
-    """A spout is activated before it is asked for tuples, and once it is deactivated nobody asks for more."""
     for component, _, notes in evidence.all_notes():
         kinds = [note["what"] for note in notes]
         if "emit" in kinds:

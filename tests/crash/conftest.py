@@ -15,7 +15,6 @@ OUTCOMES = pytest.StashKey[dict[str, Outcome]]()
 
 @pytest.fixture
 def outcomes(request: pytest.FixtureRequest) -> dict[str, Outcome]:
-    """What is told at the end, by scenario."""
     return request.config.stash.setdefault(OUTCOMES, {})
 
 

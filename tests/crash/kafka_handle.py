@@ -55,20 +55,16 @@ class KafkaHandle(_Guarded):
         clusters.register(self.bootstrap, self)
 
     def consumer(self, **options: Any) -> ConsumerHandle:
-        """Return a consumer of this process."""
         self._process.check()
         real = self._real.consumer(**options)
         self.consumers.append(real)
         return ConsumerHandle(self._process, real, self._committed, self._withholds)
 
     def close(self) -> None:
-        """Answer no longer."""
         clusters.unregister(self.bootstrap)
 
 
 class ConsumerHandle(_Guarded):
-    """A consumer for one process."""
-
     def __init__(
         self,
         process: Process,

@@ -55,7 +55,6 @@ ROOM = Path("/dev/shm") if Path("/dev/shm").is_dir() else None
 
 
 def in_log(step: Step) -> bool:
-    """Return whether a step makes a log entry."""
     return step.operation == "link" and LOG in step.where
 
 
@@ -80,11 +79,9 @@ class Story:
         self.world.before = self._before
 
     def begin(self) -> None:
-        """From here on steps are points."""
         self._counts = True
 
     def end(self) -> None:
-        """What comes now is no part of the story."""
         self._counts = False
 
     def once(self, event: Callable[[Life, Step], bool], consequence: Callable[[Life], None]) -> None:
@@ -107,7 +104,6 @@ Scenario = Callable[[Story], None]
 
 
 def stream(story: Story) -> None:
-    """One process from the first to the last record."""
     story.begin()
     story.world.live(story.world.start("first"))
 
@@ -206,7 +202,6 @@ OFTEN = {"checkpoints": 1}
 
 @contextlib.contextmanager
 def checkpoints(every: int | None) -> Iterator[None]:
-    """Let there be checkpoints often, and one be kept."""
     before = log.CHECKPOINT_EVERY, log.CHECKPOINTS_KEPT
     if every is not None:
         log.CHECKPOINT_EVERY, log.CHECKPOINTS_KEPT = every, 1
@@ -284,7 +279,6 @@ class Matrix:
         return self.outcome
 
     def _look(self, what: str, cells: int, look: Callable[[], None]) -> None:
-        """Count cells, and take down the violation."""
         self.outcome.cells += cells
         try:
             look()

@@ -31,7 +31,6 @@ EVERYTHING = {*FULL, "sync", "rename", "remove"}
 
 @pytest.fixture
 def world(tmp_path: Path) -> Iterator[World]:
-    """One with a topology that writes rows."""
     (tmp_path / "disk").mkdir()
     made = World(tmp_path / "disk", words.Alone)
     yield made
@@ -108,7 +107,6 @@ DAMAGE: dict[str, Callable[[Path], object]] = {
 
 
 def entries(directory: Path) -> list[Path]:
-    """Return the log's files."""
     return sorted(Layout(directory).log.glob("*.json"))
 
 
@@ -170,7 +168,6 @@ def test_a_visible_file_that_was_deleted_stops_the_next_start(tmp_path: Path) ->
 
 @pytest.mark.parametrize("operation", ["exists", "rename"])
 def test_a_staged_file_that_was_deleted_is_named(world: World, operation: str) -> None:
-    """A staged file deleted under the sink is no loss before its entry, and is named after it; nothing is acked."""
     deleted: list[Path] = []
 
     def before(life: Life, step: Step) -> None:
@@ -200,7 +197,6 @@ def test_a_staged_file_that_was_deleted_is_named(world: World, operation: str) -
 
 
 def test_a_file_deleted_under_a_running_sink_is_found_at_the_next_start(tmp_path: Path) -> None:
-    """A running sink does not look at files that it has written; the next start does, and names what is gone."""
     first = write_rows(tmp_path, [("t", "id", 0, 1, "")], writer="first")
     (path,) = tmp_path.glob("*.parquet")
     path.unlink()

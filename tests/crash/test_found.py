@@ -16,7 +16,6 @@ ORIGINS = [("t", "id", 0, 1, ""), ("t", "id", 0, 2, "")]
 
 
 def numbers(directory: Path) -> list[int]:
-    """Return the rows that a reader sees."""
     return sorted(row["n"] for row in rows_of(directory))
 
 

@@ -42,13 +42,11 @@ def forgets_to_sync(what: Callable[[str], bool]) -> Change:
 
 
 def writer(**methods: Any) -> Change:
-    """Put other methods into the writer."""
     mutant = type("Mutant", (SinkWriter,), methods)
     return lambda sink: setattr(sink, "writer_class", mutant)
 
 
 def acks_first(sink: Any) -> None:
-    """Ack what is about to be flushed."""
     real = sink._without_conflicts
 
     def ack_and_go_on(batch: Any) -> Any:
@@ -60,7 +58,6 @@ def acks_first(sink: Any) -> None:
 
 
 def appends(self: Any, staged: Any, coverage: Any) -> bool:
-    """Append an entry and ask nothing."""
     return bool(self.log.append(self._entry(files=tuple(staged), coverage=coverage, inputs=self.steps)))
 
 
@@ -78,7 +75,6 @@ def keeps_its_rows(self: Any, staged: Any, coverage: Any) -> bool:
 
 
 def replaces_entries(sink: Any) -> None:
-    """Link as if nobody else were there."""
     disk, link = sink.disk, sink.disk.link
 
     def replace(source: Path, target: Path) -> None:
@@ -89,7 +85,6 @@ def replaces_entries(sink: Any) -> None:
 
 
 def syncs_only_new_folders(self: Any) -> None:
-    """Take folders that are there for durable."""
     for folder in (self.directory / OURS, self.log.begin().log):
         new = [place for place in [folder, *folder.parents] if not place.exists()]
         self.disk.make_folder(folder)
@@ -98,8 +93,6 @@ def syncs_only_new_folders(self: Any) -> None:
 
 
 def opens_without(method: str) -> Callable[[Any], None]:
-    """Open with a part of the recovery left out."""
-
     def open_(self: Any) -> None:
         with mock.patch.object(Recovery, method):
             SinkWriter.open(self)
@@ -114,7 +107,6 @@ def trusts_the_log(self: Any, *args: Any, **kwargs: Any) -> None:
 
 
 def commits_what_was_read(spout: Any) -> None:
-    """Commit before the acks."""
     real = spout.initialize
     spout.initialize = lambda conf, context: real({**conf, "kafka.guarantee": "AT_MOST_ONCE"}, context)
 

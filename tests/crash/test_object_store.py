@@ -86,17 +86,14 @@ class Faulty(ObjectStore):
 
 
 def origins(first: int, end: int) -> list[tuple[str, str, int, int, str]]:
-    """Return the origins of records."""
     return [("t", "id", 0, offset, "") for offset in range(first, end)]
 
 
 def write(client: Any, name: str, first: int, end: int, disk: ObjectStore | None = None) -> None:
-    """Open the directory, and flush rows."""
     write_rows(TOP, origins(first, end), writer=f"{name}-{uuid.uuid4().hex[:8]}", disk=disk or ObjectStore(client))
 
 
 def compact(client: Any, name: str, disk: ObjectStore | None = None, **options: Any) -> None:
-    """Compact the directory."""
     Compactor(
         TOP,
         disk=disk or ObjectStore(client),
@@ -150,7 +147,6 @@ def uncommitted(client: Any) -> list[int]:
 
 
 def requests_of(scenario: str) -> int:
-    """Return how many requests a scenario takes."""
     rows, work = SCENARIOS[scenario]
     client = prepared(rows)
     work(client, disk := Faulty(client))

@@ -16,24 +16,20 @@ SEEDS = range(60)
 
 @pytest.fixture
 def volume(tmp_path: Path) -> Volume:
-    """An empty one."""
     return Volume(tmp_path)
 
 
 @pytest.fixture
 def disk(volume: Volume) -> SimulatedDisk:
-    """A living process's."""
     return SimulatedDisk(volume, Process("p"))
 
 
 def there(volume: Volume) -> dict[str, bytes]:
-    """Return the files that any tool sees."""
     root = volume.root
     return {path.relative_to(root).as_posix(): path.read_bytes() for path in root.rglob("*") if path.is_file()}
 
 
 def outcomes(volume: Volume, tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, bytes]]:
-    """Return the different states that chance may leave."""
     found = []
     for seed in SEEDS:
         left = there(volume.fork(tmp_path_factory.mktemp("fork"), "some", volume.clock, seed))

@@ -28,7 +28,6 @@ LATER = ["b", "b a", "a"]
 
 
 def rows_of(partition: int, lines: list[str], first: int = 0) -> Counter[Any]:
-    """Return the rows that lines make: (partition, offset, word)."""
     return Counter((partition, first + offset, word) for offset, line in enumerate(lines) for word in line.split())
 
 
@@ -38,13 +37,11 @@ class Words(Bolt):
     outputs: ClassVar[list[str]] = ["origin", "word", "length"]
 
     def process(self, tup: Any) -> None:
-        """Emit the words."""
         origin = Origin.of(tup.values.origin)
         for index, word in enumerate(tup.values.value.split()):
             self.emit([origin.child("words", index), word, len(word)])
 
     def process_chunk(self, tup: Any) -> None:
-        """Emit the words of all lines at once."""
         lines = [line.split() for line in tup.values.column("value").to_pylist()]
         origins = tup.values.column("origin").take(pa.array([row for row, line in enumerate(lines) for _ in line]))
         words = [word for line in lines for word in line]
@@ -98,8 +95,6 @@ class Alone(Topology):
 
 
 class Counts(Topology):
-    """One task that adds up."""
-
     lines = KafkaSpout.spec(**SPOUT)
     words = Words.spec(inputs=[lines])
     sink = AggregateBolt.spec(

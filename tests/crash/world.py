@@ -64,8 +64,6 @@ def _graph(topology: type) -> tuple[Graph, dict[str, dict[str, Any]]]:
 
 @dataclass
 class Life:
-    """A process, with its handles."""
-
     process: Process
     disk: SimulatedDisk
     kafka: KafkaHandle
@@ -74,7 +72,6 @@ class Life:
 
     @property
     def alive(self) -> bool:
-        """Return whether it is at work, or sleeps."""
         return not (self.ended or self.process.dead)
 
 
@@ -126,7 +123,6 @@ class World:
                 self.produce(partition, lines)
 
     def produce(self, partition: int, lines: list[str]) -> None:
-        """Put lines into Kafka."""
         first = self.kafka.log(TopicPartition(TOPIC, partition)).end
         for line in lines:
             self.kafka.produce(TOPIC, line.encode(), partition=partition)
@@ -134,7 +130,6 @@ class World:
 
     @property
     def directory(self) -> Path:
-        """Return the sink's directory."""
         return self.root / OUT
 
     # --- processes ----------------------------------------------------------------------------------------
@@ -158,7 +153,6 @@ class World:
         return life
 
     def mode(self) -> Mapping[str, Any]:
-        """Return the settings of the next process."""
         before, others = self.turn + len(self.lives), len(self.modes) - 1
         return self.modes[1 + before % others] if before and others else self.modes[0]
 
@@ -238,7 +232,6 @@ class World:
     # --- what is there ------------------------------------------------------------------------------------
 
     def flushes(self) -> int:
-        """Return how many entries the log has."""
         return sum(path.startswith(LOG) and path.endswith(".json") for path in self.volume.files())
 
     def seen(self) -> Counter[Any]:
@@ -326,7 +319,6 @@ class World:
         return self.volume.state(), tuple(commits)
 
     def close(self) -> None:
-        """Answer no longer."""
         self.kafka.close()
 
 

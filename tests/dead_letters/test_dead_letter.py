@@ -22,7 +22,6 @@ NAMES = ["topic", "partition", "offset", "attempts", "task", "exception.message"
 
 @pytest.fixture
 def kafka(bare_kafka: Kafka) -> Kafka:
-    """An empty cluster."""
     return bare_kafka
 
 
@@ -109,7 +108,6 @@ def test_strangers_headers_never_crash_the_reader(headers: list[tuple[str, bytes
 
 
 def test_foreign_records_are_all_yielded(kafka: Kafka) -> None:
-    """Records without an origin are no duplicates of each other."""
     for _ in range(3):
         kafka.produce("dead", b"v")
     assert [letter.origin for letter in read_dead_letters(kafka, "dead")] == [None, None, None]

@@ -45,7 +45,6 @@ def kafka(bare_kafka: Kafka) -> Kafka:
 
 
 def write(kafka: Kafka, letters: DeadLetters, topic: str, partition: int, offset: int, error: str, at_ms: int) -> None:
-    """Write the letter of a record."""
     record = next(r for r in kafka.records(topic, partition) if r.offset == offset)
     failure = Failure("exception", "parse", 4, error, "Traceback …") if error else Failure("timeout")
     letters.write(
@@ -55,7 +54,6 @@ def write(kafka: Kafka, letters: DeadLetters, topic: str, partition: int, offset
 
 
 def run(kafka: Kafka, *arguments: str) -> int:
-    """Run the command."""
     parser = argparse.ArgumentParser()
     dlq.add_parser(parser.add_subparsers())
     parsed = parser.parse_args(["dlq", *arguments, "--bootstrap", kafka.bootstrap])
@@ -118,7 +116,6 @@ def test_a_replay_is_the_record_as_it_was(kafka: Kafka) -> None:
 
 
 def facts_of(record: Record) -> tuple[Any, ...]:
-    """Return what a replay keeps."""
     own = [header for header in record.headers if not header[0].startswith("__downspout")]
     return record.key, record.value, record.timestamp, own
 
@@ -259,7 +256,6 @@ def test_force_deletes_others_records_too(kafka: Kafka) -> None:
 
 
 def begin(kafka: Kafka, topic: str, partition: int) -> int:
-    """Return the first offset that is there."""
     consumer = kafka.consumer(group=None)
     try:
         return next(iter(consumer.beginning_offsets([TopicPartition(topic, partition)]).values()))
@@ -299,7 +295,6 @@ def test_foreign_records_among_letters_are_told_apart(kafka: Kafka, capsys: pyte
 
 
 def test_an_empty_topic_has_no_letters(kafka: Kafka, capsys: pytest.CaptureFixture[str]) -> None:
-    """Where nothing is, nothing is wrong."""
     kafka.create_topic("empty", 1)
     assert run(kafka, "ls", "empty") == 0
     assert capsys.readouterr().out == "0 dead letters\n"

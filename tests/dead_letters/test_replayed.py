@@ -71,7 +71,6 @@ def test_a_claim_is_whole_and_single(at: int) -> None:
     st.lists(st.tuples(st.sampled_from([PREFIX + n for n in NAMES]), st.binary(max_size=30) | st.none()), max_size=7)
 )
 def test_no_header_is_too_strange(headers: list[tuple[str, bytes]]) -> None:
-    """Whatever the headers are, there is an answer and no exception."""
     found = claim(headers, "orders", ID, 0, 500)
     assert found is None or isinstance(found, Origin)
 

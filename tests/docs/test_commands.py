@@ -27,7 +27,6 @@ def commands(page: Path) -> list[list[str]]:
 
 @pytest.mark.parametrize("page", [page for page in PAGES if commands(page)], ids=lambda page: page.stem)
 def test_commands_of_a_page_can_be_parsed(page: Path) -> None:
-    """Each command has the options with which a page shows it."""
     parser = build_parser()
     for words in commands(page):
         try:

@@ -15,7 +15,6 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def python_blocks(path: Path) -> str:
-    """Return all Python code of a page."""
     return "\n".join(re.findall(r"```python\n(.*?)```", path.read_text(encoding="utf-8"), re.DOTALL))
 
 
@@ -56,7 +55,6 @@ def test_the_how_to_on_tls_runs(tmp_path: Path) -> None:
 
 
 def test_the_page_on_delivery_names_its_tests() -> None:
-    """Each test that it names is there, and none is there that it does not name."""
     page = (ROOT / "docs" / "concepts" / "delivery.md").read_text(encoding="utf-8")
     tests = (ROOT / "tests" / "broker" / "test_replication.py").read_text(encoding="utf-8")
     assert set(re.findall(r"`(test_\w+)`", page)) == set(re.findall(r"^def (test_\w+)", tests, re.MULTILINE))
@@ -71,7 +69,6 @@ def test_the_how_to_on_compaction_runs(tmp_path: Path) -> None:
 
 
 def test_the_quickstart_topology_is_well_formed(tmp_path: Path) -> None:
-    """The topology of the quickstart passes the check."""
     from downspout.cli import main
 
     file = tmp_path / "orders.py"
@@ -80,7 +77,6 @@ def test_the_quickstart_topology_is_well_formed(tmp_path: Path) -> None:
 
 
 def test_the_topology_of_the_readme_is_well_formed(tmp_path: Path) -> None:
-    """The topology of the README passes the check."""
     from downspout.cli import main
 
     file = tmp_path / "orders.py"

@@ -24,7 +24,6 @@ ROW = re.compile(r"^\| `(\w+)/` \|.*?\| (.+) \|$", re.MULTILINE)
 
 @cache
 def prose(page: Path) -> str:
-    """Return a page without its blocks of code."""
     return FENCE.sub("", page.read_text(encoding="utf-8"))
 
 
@@ -60,13 +59,11 @@ def names(text: str) -> Iterator[str]:
 
 @cache
 def defined(file: Path) -> frozenset[str]:
-    """Return the names of a module."""
     return frozenset(names(file.read_text(encoding="utf-8")))
 
 
 @cache
 def defined_anywhere() -> frozenset[str]:
-    """Return the names of all modules that ship."""
     files = [file for folder in ("downspout", "spouts", "bolts") for file in ROOT.glob(f"{folder}/**/*.py")]
     return frozenset().union(*map(defined, files))
 
@@ -112,7 +109,6 @@ def test_pages_on_the_code_name_what_is_there(page: Path) -> None:
 
 
 def test_packages_are_in_the_file_map() -> None:
-    """The file map has a row for each package, and each file that a row names is in that package."""
     rows = ROW.findall(prose(ROOT / "docs" / "architecture.md"))
     packages = {file.parent.name for file in ROOT.glob("downspout/*/__init__.py")}
     assert {package for package, _ in rows} == packages
@@ -121,7 +117,6 @@ def test_packages_are_in_the_file_map() -> None:
 
 
 def test_old_words_of_the_glossary_are_in_the_code() -> None:
-    """A word that the glossary says is in the code still is there."""
     told = re.findall(r"in\s+the\s+code\s+still:(.*?)\)", prose(ROOT / "docs" / "glossary.md"), re.DOTALL)
     code = "\n".join(file.read_text(encoding="utf-8") for file in ROOT.glob("downspout/**/*.py"))
     words = [word for each in told for word in SPAN.findall(each)]

@@ -32,5 +32,4 @@ def test_lines_of_prose_are_short(page: Path) -> None:
 
 
 def test_the_readme_is_read_in_a_minute() -> None:
-    """The README has 250 to 400 words."""
     assert 250 <= len((ROOT / "README.md").read_text(encoding="utf-8").split()) <= 400

@@ -1,7 +1,5 @@
 """Tuple trees against a naive model that keeps the whole tree."""
 
-# ruff: noqa: D102   (components made for one test explain themselves)
-
 import contextlib
 
 import pytest
@@ -44,7 +42,6 @@ class Trees(RuleBasedStateMachine):
 
     @rule(target=delivered, dt=st.floats(0.0, 2.0))
     def plant(self, dt):
-        """A spout emits a tuple that one bolt gets."""
         self.now += dt
         number = len(self.trees)
         tree = self.trees[number] = Tree(self.forest, number, self.now)
@@ -88,7 +85,6 @@ class Trees(RuleBasedStateMachine):
 
     @rule(age=st.floats(0.0, 5.0))
     def expire(self, age):
-        """Trees that are too old time out."""
         late = {number for number in self.waiting if self.started[number] <= self.now - age}
         assert len(self.forest.expire(self.now - age)) == len(late)
         self._close(late)
@@ -122,7 +118,6 @@ def test_a_tree_that_reaches_nobody_is_complete():
 
 
 def test_two_anchors_of_one_tree_count_once():
-    """A tuple anchored to two tuples of one tree waits for one ack only."""
     forest, held = Forest(), {}
     tree = Tree(forest, "a", 0.0)
     acker.attach(held, "1", tree)
@@ -137,7 +132,6 @@ def test_two_anchors_of_one_tree_count_once():
 
 
 def test_the_oldest_open_tree_is_known():
-    """The time of the next timeout follows from the oldest open tree."""
     forest, held = Forest(), {}
     for number, started in enumerate((1.0, 2.0)):
         tree = Tree(forest, number, started)
@@ -187,8 +181,6 @@ def run_rows(process):
 
 @pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt])
 def test_what_was_acked_before_a_bolt_raises_is_complete(error):
-    """The tuples before the one on which a bolt raises, or is interrupted, count as acked."""
-
     def process(self, tup):
         if tup.values.number == 4:
             raise error("the fourth")

@@ -16,7 +16,6 @@ FIELDS = ("origin", "word")
 
 
 def chunk(*words: str, start: int = 0) -> pa.RecordBatch:
-    """Return a chunk of words."""
     columns = [origins("words", "id", 0, list(range(start, start + len(words)))), pa.array(words, pa.string())]
     return pa.RecordBatch.from_arrays(columns, names=list(FIELDS))
 
@@ -34,11 +33,9 @@ class Once(Bolt):
     exit_on_exception = False
 
     def initialize(self, storm_conf: Any, context: Any) -> None:
-        """Know no record."""
         self.tried: set[Any] = set()
 
     def process(self, tup: Any) -> None:
-        """Hand on."""
         word = tup.values.word
         if "later" in word and word not in self.tried:
             self.tried.add(word)
@@ -52,15 +49,12 @@ class Lot(BatchingBolt):
     outputs = FIELDS
 
     def initialize(self, storm_conf: Any, context: Any) -> None:
-        """Remember the lots."""
         self.lots: list[list[str]] = []
 
     def group_key(self, tup: Any) -> Any:
-        """Lots are of words with one first letter."""
         return tup.values.word[:1]
 
     def process_batch(self, key: Any, tups: list[Any]) -> None:
-        """Hand on."""
         self.lots.append([tup.values.word for tup in tups])
         for tup in tups:
             self.emit(list(tup.values))
@@ -72,7 +66,6 @@ class Choosy(Lot):
     auto_ack = False
 
     def process_batch(self, key: Any, tups: list[Any]) -> None:
-        """Fail or hand on."""
         refused = key == "a" and not self.lots
         super().process_batch(key, tups)
         for tup in tups:
@@ -85,7 +78,6 @@ class Stubborn(Lot):
     exit_on_exception = False
 
     def process_batch(self, key: Any, tups: list[Any]) -> None:
-        """Raise or hand on."""
         super().process_batch(key, tups)
         if key == "a" and len(self.lots) == 1:
             raise ValueError(key)
@@ -101,7 +93,6 @@ def row_of(*bolts: Any, **config: Any) -> Any:
 
 
 def words(result: Any, name: str) -> list[str]:
-    """Return what a bolt emitted."""
     return [values.word for values in result.emitted(name)]
 
 
@@ -118,7 +109,6 @@ def test_a_chunk_that_failed_is_in_no_lot(lots: int) -> None:
 
 @pytest.mark.parametrize("bolt", [Choosy, Stubborn])
 def test_a_lot_that_fails_takes_its_chunk_out_of_the_others(bolt: Any) -> None:
-    """Where a bolt fails one lot, the next one in line has nothing of the same chunk, and all of the other ones."""
     rows = [chunk("a", "b"), chunk("bb", start=9)]
     result = run_topology(row_of(bolt, Lot), spouts={"source": rows})
     lots = result.components["bolt0"][0].lots
@@ -134,10 +124,7 @@ def test_a_record_that_failed_is_processed_as_on_storm() -> None:
 
 
 class Twice(Once):
-    """Hands a record on before it raises."""
-
     def process(self, tup: Any) -> None:
-        """Hand on."""
         try:
             super().process(tup)
         except ValueError:
@@ -160,12 +147,10 @@ class Timed(Spout):
     clock = SYSTEM_CLOCK
 
     def initialize(self, storm_conf: Any, context: Any) -> None:
-        """Begin."""
         now = self.clock.monotonic()
         self.due = [(now, "lost", chunk("lost")), (now + 3, "good", chunk("a", "a later", start=1))]
 
     def next_tuple(self) -> None:
-        """Emit what is due."""
         if self.due and self.due[0][0] <= self.clock.monotonic():
             _, name, values = self.due.pop(0)
             self.emit(values, tup_id=name)
@@ -177,20 +162,15 @@ class Timed(Spout):
 
 
 class Loses(Once):
-    """Loses a word: never acks it."""
-
     auto_ack = False
 
     def process(self, tup: Any) -> None:
-        """Lose, or hand on."""
         if tup.values.word != "lost":
             super().process(tup)
             self.ack(tup)
 
 
 class Prompt(Lot):
-    """Has its lots at each tick."""
-
     ticks_between_batches = 0
 
 

@@ -1,7 +1,5 @@
 """Whether a bolt is broken, or some of its records are bad: by component, by first attempts, by tuple."""
 
-# ruff: noqa: D102   (components made for one test explain themselves)
-
 from __future__ import annotations
 
 import contextlib
@@ -64,8 +62,6 @@ class Broken(Bolt):
 
 
 def topology(bolt: type, par: int, grouping: Any, spout: type = Words) -> type:
-    """Return a topology whose last component is that bolt."""
-
     class Made(Topology):
         words = spout.spec()
         passing = Passing.spec(inputs=[words], par=par)
@@ -93,7 +89,6 @@ def reading(bolt: type, par: int, grouping: Any) -> type:
 
 @contextlib.contextmanager
 def topic(*partitions: Sequence[str]) -> Iterator[FakeKafka]:
-    """Make a topic of these values."""
     with FakeKafka("breakage") as kafka:
         kafka.create_topic("words", len(partitions))
         for number, values in enumerate(partitions):
@@ -154,7 +149,6 @@ def test_a_broken_bolt_dead_letters_nothing(par: int, grouping: Any, count: int,
 
 
 def engine(topology: type, kafka: FakeKafka, member: int) -> Engine:
-    """Return one process of a run to the end."""
     graph = from_class(topology, "Made")
     given = {"kafka.bootstrap": kafka.bootstrap, "run.until": "end", "run.member": member}
     confs = resolve(graph, given, environ={}, file=Path("/nonexistent")).confs()
@@ -164,7 +158,6 @@ def engine(topology: type, kafka: FakeKafka, member: int) -> Engine:
 
 
 def run_together(engines: Sequence[Engine], clock: Clock) -> None:
-    """Let processes take turns until all have ended."""
     with contextlib.ExitStack() as stack:
         for each in engines:
             stack.enter_context(each.open())
@@ -199,8 +192,6 @@ class Careless(Spout):
 
 
 class Slow(Careless):
-    """Emits four times a second."""
-
     clock: Any = None
     due = 0.0
 
@@ -295,7 +286,6 @@ def test_what_an_earlier_run_left_behind_is_no_first_attempt() -> None:
 
 
 def test_restarts_are_reported_once_a_minute(caplog: pytest.LogCaptureFixture) -> None:
-    """The first at once, then one line a minute with their number."""
     clock = VirtualClock()
     breakage = Breakage("last", 3, clock, logging.getLogger("test"))
     for _ in range(180):
@@ -314,7 +304,6 @@ def judge(clock: Clock) -> tuple[Breakage, Forest]:
 
 
 def tree(forest: Forest, msg_id: Any, clock: Clock) -> Tree:
-    """Return an open tree."""
     made = Tree(forest, msg_id, clock.monotonic())
     made.pending = 1
     forest.planted(made)
@@ -322,7 +311,6 @@ def tree(forest: Forest, msg_id: Any, clock: Clock) -> Tree:
 
 
 def test_one_record_counts_once_however_many_of_its_tuples_fail() -> None:
-    """A line with many bad words is one bad record."""
     clock = VirtualClock()
     breakage, forest = judge(clock)
     line = tree(forest, ["an", "id", "as", "JSON"], clock)

@@ -18,13 +18,10 @@ CLOCK = VirtualClock()
 
 
 class Source(streamparse.Spout):
-    """Emits TUPLES tuples."""
-
     outputs: ClassVar[list[str]] = ["n"]
     left = TUPLES
 
     def next_tuple(self) -> None:
-        """Emit the next one."""
         if self.left:
             self.left -= 1
             self.emit([self.left], tup_id=self.left)
@@ -37,15 +34,12 @@ class Slow(Bolt):
     clock = CLOCK
 
     def process(self, tup: Any) -> None:
-        """Work."""
         CLOCK.sleep(WORK_S)
         if tup.values.n == 0:
             raise ValueError("nought")
 
 
 class Work(Topology):
-    """A spout and a slow bolt."""
-
     source = Source.spec()
     slow = Slow.spec(inputs=[source])
 

@@ -25,7 +25,7 @@ class Columns(ChunkBolt):
     outputs: ClassVar = ["value"]
 
     def process_chunk(self, tup: Any) -> None:
-        """Never called."""
+        pass
 
 
 class Stock(streamparse.Bolt):
@@ -36,19 +36,15 @@ BY_VALUE = Grouping.fields("value")
 
 
 def spout(emit: str = "chunk") -> Any:
-    """Return the spec of a spout."""
     return KafkaSpout.spec(topics=["orders"], emit=emit, fields=["origin", "value"])
 
 
 def found(cls: Any) -> list[str]:
-    """Return the findings of a topology as text."""
     graph = from_class(cls, "shop")
     return [str(finding) for finding in findings(graph, resolve(graph, environ={}))]
 
 
 def test_a_reader_by_fields_is_named_with_the_stream_that_goes_as_records_for_its_sake() -> None:
-    """Where one reader needs records, the line names the stream, all who get records, who needs them and why."""
-
     class Shop(Topology):
         orders = spout()
         parse = JsonParseBolt.spec(inputs=[orders], fields=["value"], types={"value": "string"})
@@ -76,8 +72,6 @@ def test_a_bolt_that_is_not_on_our_wire_is_named() -> None:
 
 
 def one_task_by_fields() -> Any:
-    """All by fields, with one task."""
-
     class Shop(Topology):
         orders = spout()
         sums = Columns.spec(inputs={orders: BY_VALUE})
@@ -86,8 +80,6 @@ def one_task_by_fields() -> Any:
 
 
 def globally() -> Any:
-    """A global grouping, with two tasks."""
-
     class Shop(Topology):
         orders = spout()
         sums = Columns.spec(inputs={orders: Grouping.GLOBAL}, par=2)
@@ -96,8 +88,6 @@ def globally() -> Any:
 
 
 def records() -> Any:
-    """A spout that emits records."""
-
     class Shop(Topology):
         orders = spout("record")
         sums = Columns.spec(inputs={orders: BY_VALUE}, par=2)

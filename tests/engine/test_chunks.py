@@ -21,7 +21,6 @@ FIELDS = ("origin", "word", "number")
 
 
 def chunk(words: list[str | None], start: int = 0) -> pa.RecordBatch:
-    """Return a chunk of words, numbered."""
     offsets = list(range(start, start + len(words)))
     columns = [origins("words", "id", 0, offsets), pa.array(words, pa.string()), pa.array(offsets, pa.int64())]
     return pa.RecordBatch.from_arrays(columns, names=list(FIELDS))
@@ -40,7 +39,6 @@ class Records(Bolt):
     exit_on_exception = False
 
     def process(self, tup: Any) -> None:
-        """Hand on."""
         if tup.values.word == "damaged":
             raise ValueError("damaged")
         self.emit(list(tup.values))
@@ -52,16 +50,13 @@ class Chunks(Bolt):
     outputs = FIELDS
 
     def initialize(self, storm_conf: Any, context: Any) -> None:
-        """Remember what came."""
         self.seen: list[Any] = []
 
     def process_chunk(self, tup: Any) -> None:
-        """Hand on."""
         self.seen.append(tup.values)
         self.emit(tup.values)
 
     def process(self, tup: Any) -> None:
-        """Hand on."""
         self.seen.append(tup.values)
         self.emit(list(tup.values))
 
@@ -146,7 +141,6 @@ def test_a_fields_grouping_sends_each_key_where_its_records_go(
 
 @pytest.mark.parametrize("grouping", [Grouping.SHUFFLE, Grouping.GLOBAL, Grouping.ALL, Grouping.fields("word")])
 def test_every_grouping_takes_chunks(grouping: Any) -> None:
-    """Whatever the grouping, all records arrive; with ALL at each task."""
     given = [chunk(["dog", "cat"], 2 * number) for number in range(5)]
     result = run_topology(topology(Chunks, grouping=grouping, par=2), spouts={"source": given})
     found = [row for task in result.components["last"] for row in rows(task.seen)]
@@ -160,7 +154,6 @@ class Brittle(Bolt):
     outputs = ("origin", "key", "value")
 
     def process_chunk(self, tup: Any) -> None:
-        """Hand on."""
         if b"damaged" in tup.values.column("value").to_pylist():
             raise ValueError("damaged")
         self.emit(tup.values)
@@ -176,7 +169,6 @@ def test_chunks_with_one_bad_record_each_do_not_end_the_run() -> None:
 
 
 def test_figures_count_records() -> None:
-    """Counters count the records of a chunk, wherever it goes."""
     result = run_topology(topology(Chunks, Records), spouts={"source": [chunk(["dog", "cat", "cow"])]})
     assert (result.counts("source").emitted, result.counts("source").acked) == (3, 3)
     for name in ("bolt0", "last"):
@@ -192,17 +184,14 @@ def test_columns_that_are_not_the_fields_are_refused() -> None:
 
 
 class Raises(Bolt):
-    """Raises on chunks."""
-
     outputs = [Stream(["word"], name="other")]  # noqa: RUF012 - as users write it
     exit_on_exception = False
 
     def process_chunk(self, tup: Any) -> None:
-        """Raise."""
         raise ValueError("no")
 
     def process(self, tup: Any) -> None:
-        """Do nothing."""
+        pass
 
 
 def test_an_error_names_the_range() -> None:
@@ -218,13 +207,11 @@ class Some(Bolt):
     auto_ack = False
 
     def process_chunk(self, tup: Any) -> None:
-        """Settle, by the first word."""
         first = tup.values["word"][0].as_py()
         for settle in [] if first == "lost" else [self.fail if first == "bad" else self.ack] * 2:
             settle(tup)
 
     def process(self, tup: Any) -> None:
-        """No record comes alone."""
         raise AssertionError
 
 
@@ -232,14 +219,10 @@ def run_once(bolt: Any, *chunks: pa.RecordBatch) -> list[Any]:
     """Run a bolt behind a spout that emits each chunk once, and return the bolt's tasks."""
 
     class Once(Source):
-        """Emits them."""
-
         def initialize(self, conf: Any, context: Any) -> None:
-            """Prepare them."""
             self.left = list(enumerate(chunks))
 
         def next_tuple(self) -> None:
-            """Emit the next one."""
             if self.left:
                 number, batch = self.left.pop(0)
                 self.emit(batch, tup_id=number)
@@ -268,7 +251,6 @@ class Keeps(Some):
     """Keeps chunks, and raises on what is damaged: then its process ends, as Storm would have it."""
 
     def process_chunk(self, tup: Any) -> None:
-        """Keep it, or raise."""
         if tup.values["word"][0].as_py() == "damaged":
             raise ValueError("damaged")
 

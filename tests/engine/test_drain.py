@@ -1,7 +1,5 @@
 """Bolts that hold tuples back: batches, drains, and what a stop does about them."""
 
-# ruff: noqa: D102   (components made for one test explain themselves)
-
 import signal
 import threading
 
@@ -39,8 +37,6 @@ class Batches(BatchingBolt):
 
 
 def batching(bolt, **config):
-    """Return a topology of words before a batching bolt."""
-
     class Made(Topology):
         words = Words.spec()
         batches = bolt.spec(inputs=[words], config=config)
@@ -115,8 +111,6 @@ def test_a_bounded_run_drains_what_batches_hold():
 
 
 class Holder(Bolt):
-    """Acks only when asked to drain."""
-
     auto_ack = False
 
     def initialize(self, conf, context):
@@ -315,8 +309,6 @@ def test_what_is_due_is_drained_alone_where_a_bolt_can():
 
 
 def test_a_drain_at_that_raises_ends_the_run_by_name():
-    """What a bolt's drain_at raises ends the run, and names the bolt."""
-
     class Raises(Bolt):
         def process(self, tup):
             pass

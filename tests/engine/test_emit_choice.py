@@ -24,47 +24,32 @@ from spouts.kafka import KafkaSpout
 
 
 class Quiet(JsonParseBolt):
-    """A parser whose ``process`` is its own."""
-
     def process(self, tup: Any) -> None:
-        """Emit nothing of what is not asked for."""
         if tup.values.value != '{"n": 1}':
             super().process(tup)
 
 
 class Loud(JsonParseBolt):
-    """A parser whose ``emit`` is its own."""
-
     def emit(self, tup: Any, *given: Any, **how: Any) -> Any:
-        """Emit."""
         return super().emit(tup, *given, **how)
 
 
 class Plain(streamparse.Bolt):
-    """A bolt that knows only records."""
-
     outputs: ClassVar[list[str]] = ["origin", "n"]
 
     def process(self, tup: Any) -> None:
-        """Hand a record on."""
         self.emit([tup.values.origin, tup.values.n])
 
 
 class Whole(ChunkBolt):
-    """A bolt that takes chunks."""
-
     outputs: ClassVar[list[str]] = ["origin", "n"]
 
     def process_chunk(self, tup: Any) -> None:
-        """Hand a chunk on."""
         self.emit(tup.values)
 
 
 class OwnSpout(KafkaSpout):
-    """A spout whose ``emit`` is its own."""
-
     def emit(self, *given: Any, **how: Any) -> Any:
-        """Emit."""
         return super().emit(*given, **how)
 
 

@@ -1,7 +1,5 @@
 """Components that raise: what fails, what is restarted, what ends the run, and what is said about it."""
 
-# ruff: noqa: D102   (components made for one test explain themselves)
-
 import logging
 
 import pytest
@@ -39,8 +37,6 @@ def picky(**attributes):
 
 
 def before(bolt):
-    """Return a topology of words before a bolt."""
-
     class Made(Topology):
         words = Words.spec()
         picky = bolt.spec(inputs=[words])
@@ -66,7 +62,6 @@ def test_a_bolt_may_go_on_after_an_error():
 
 
 def test_a_tuple_is_not_failed_with_auto_fail_off():
-    """auto_fail = False leaves a tuple that raised to its timeout."""
     bolt = picky(exit_on_exception=False, auto_fail=False)
     result = run_topology(before(bolt), spouts={"words": [["a"]]}, faults=[Crash("picky", 1)])
     assert (result.run.timeouts, result.run.completed) == (1, 1)
@@ -101,8 +96,6 @@ def test_restarts_in_a_row_are_counted_anew_after_a_success():
 
 
 class Hoarder(Bolt):
-    """Holds tuples until drained; dies at "bad"."""
-
     auto_ack = False
     exit_on_exception = True
 
@@ -243,7 +236,7 @@ def test_a_bounded_spout_that_cannot_say_where_it_is_ends_the_run():
 
     class Lost(Words):
         def next_tuple(self):
-            """Emit nothing."""
+            pass
 
         def exhausted(self):
             raise RuntimeError("no idea")
@@ -416,8 +409,6 @@ def test_what_a_spout_is_told_is_the_whole_traceback():
 
 
 class Half(BatchingBolt):
-    """Raises on batches of "bad"."""
-
     outputs = ("word",)
     exit_on_exception = False
 

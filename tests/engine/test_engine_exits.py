@@ -1,7 +1,5 @@
 """Components that call ``sys.exit``, as argparse, click or a library does for them: an error like any other."""
 
-# ruff: noqa: D102   (components made for one test explain themselves)
-
 import json
 import subprocess
 import sys
@@ -181,7 +179,6 @@ def test_a_bolt_that_exits_on_all_ends_the_run():
 
 
 def answer(value):
-    """Return a method that returns that."""
     return lambda self, *args: value
 
 
@@ -191,8 +188,6 @@ def leave(self, conf=None, context=None, **streams):
 
 
 class Quiet(Spout):
-    """Has nothing, and knows its end."""
-
     outputs = ("word",)
     next_tuple = answer(None)
     exhausted = end_reached = answer(True)
@@ -283,7 +278,6 @@ class Made(Topology):
 
 @pytest.mark.fake_only(OTHERS_NEED_IT)
 def test_a_record_on_which_a_bolt_exits_is_dead_lettered(tmp_path, capsys, monkeypatch):
-    """In one run: that record is dead-lettered with the exit as its error, each other one is processed once."""
     (tmp_path / "exits.py").write_text(PARSED)
     monkeypatch.setenv("DOWNSPOUT_HOME", str(tmp_path / "home"))
     with FakeKafka("exits", clock=SYSTEM_CLOCK) as kafka:
@@ -358,7 +352,6 @@ def test_a_file_that_ends_the_process_is_no_success(tmp_path, command):
 
 @pytest.mark.slow
 def test_a_code_of_its_own_is_kept(tmp_path):
-    """An exit code that is not 0 stays what it is, and is told all the same."""
     found = left(tmp_path, "import os\n\nos._exit(77)\n", "run")
     assert found.returncode == 77
     assert "os._exit(77) was called (" in found.stderr

@@ -1,7 +1,5 @@
 """Who gets which tuple, and when a tree is complete: real streamparse components in the engine."""
 
-# ruff: noqa: D102   (components made for one test explain themselves)
-
 import random
 from collections import Counter
 
@@ -25,8 +23,6 @@ class Pass(Bolt):
 
 
 class Keep(Bolt):
-    """Remembers what it got."""
-
     def initialize(self, conf, context):
         self.got = []
 
@@ -35,13 +31,10 @@ class Keep(Bolt):
 
 
 def words_of(task):
-    """Return the words that a Keep task got."""
     return [tup.values.word for tup in task.got]
 
 
 def topology(grouping, par):
-    """Return a spout of words before Keep tasks."""
-
     class Made(Topology):
         words = Words.spec()
         keep = Keep.spec(inputs={words: grouping}, par=par)
@@ -93,7 +86,6 @@ class TwoStreams(Topology):
 
 
 def test_named_streams_reach_their_subscribers():
-    """A tuple reaches those who read its stream, with that stream's fields as names."""
     result = run_topology(TwoStreams, spouts={"words": [["ox"], ["horse"]]})
     (short,), (long,) = result.components["short"], result.components["long"]
     assert [(tup.stream, tup.values.word, tup.component) for tup in short.got] == [("default", "ox", "sorter")]
@@ -163,8 +155,6 @@ class OwnMessages(Pass):
 
 
 class OwnReading(Pass):
-    """Overrides how tuples are read."""
-
     def read_tuple(self):
         tup = super().read_tuple()
         return tup._replace(values=tup.values._replace(word=tup.values.word + "!"))
@@ -248,8 +238,6 @@ class Twice(Pass):
 
 
 def test_only_the_first_ack_or_fail_counts():
-    """A bolt that acks again, or fails what it acked, changes nothing."""
-
     class Made(Topology):
         words = Words.spec()
         middle = Twice.spec(inputs=[words])
@@ -425,8 +413,6 @@ def test_a_cycle_of_bolts_runs():
 
 
 def test_the_engine_needs_no_observer():
-    """Without any observer, as in production, counters and trees are the same."""
-
     class Hops(Topology):
         words = Reliable.spec()
         middle = Pass.spec(inputs=[words])

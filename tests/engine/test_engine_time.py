@@ -1,7 +1,5 @@
 """Time in the engine: timeouts, ticks, batches, bounds. All of it virtual."""
 
-# ruff: noqa: D102   (components made for one test explain themselves)
-
 from pathlib import Path
 
 import pytest
@@ -301,8 +299,6 @@ def test_records_stops_at_its_number():
 
 
 def test_records_replaces_those_that_fail():
-    """A tree that failed does not count towards --records."""
-
     class Made(Topology):
         words = Endless.spec()
         keep = Keep.spec(inputs=[words])

@@ -1,7 +1,5 @@
 """How long the engine lets a spout wait for its records."""
 
-# ruff: noqa: D102   (components made for one test explain themselves)
-
 from __future__ import annotations
 
 from typing import Any

@@ -31,7 +31,6 @@ def as_tuples(value):
 
 @given(VALUES)
 def test_hash_does_not_tell_lists_from_tuples(value):
-    """A value has the same hash after Storm's pipe has made lists of its tuples."""
     assert stable_hash(value) == stable_hash(as_tuples(value))
 
 
@@ -49,7 +48,6 @@ def test_hash_does_not_tell_lists_from_tuples(value):
     ],
 )
 def test_hash_is_equal_for_equal_values_of_other_types(one, other):
-    """Values that are equal have equal hashes, whatever their types."""
     assert stable_hash(one) == stable_hash(other)
 
 

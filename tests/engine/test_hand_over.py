@@ -1,7 +1,5 @@
 """Spouts that wait for what is out: bolts drain for them."""
 
-# ruff: noqa: D102   (components made for one test explain themselves)
-
 import pytest
 from streamparse import Bolt, Spout, Topology
 
@@ -55,8 +53,6 @@ class HandOver(Topology):
 
 
 class OneByOne(Handing):
-    """Has one row out at a time."""
-
     def initialize(self, conf, context):
         self.left, self.out = 100, 0
 
@@ -69,8 +65,6 @@ class OneByOne(Handing):
 
 
 class Busy(Spout):
-    """Always has a row."""
-
     outputs = ("n",)
 
     def next_tuple(self):
@@ -100,7 +94,6 @@ def test_a_spout_with_one_row_out_at_a_time_is_not_held_up():
 
 @pytest.mark.slow
 def test_bolts_drain_for_a_waiting_spout_while_another_is_busy():
-    """A round that had work does not keep a spout waiting that waits for what bolts hold."""
     result = run_topology(LoneRowsBesideOthers, for_s=5.0)
     assert result.counts("spout").acked >= 10
 

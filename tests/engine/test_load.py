@@ -173,7 +173,6 @@ class Two(Topology):
 
 
 def test_one_of_several_topologies_must_be_named(write):
-    """A file with several topologies runs the one that --topology names, and refuses to guess."""
     path = write(TWO)
     with pytest.raises(TopologyError, match=r"several topologies: One, Two\. Try: --topology One"):
         load(path)
@@ -183,7 +182,6 @@ def test_one_of_several_topologies_must_be_named(write):
 
 
 def test_a_topology_can_be_named_by_module_and_class(write):
-    """module:Class is loaded as Python would import it."""
     write(TWO, name="flows/by_module.py")
     assert load("flows.by_module:One").name == "by_module-One"
     with pytest.raises(TopologyError, match="ModuleNotFoundError"):
@@ -191,7 +189,6 @@ def test_a_topology_can_be_named_by_module_and_class(write):
 
 
 def test_a_topology_can_be_named_by_file_and_class(write):
-    """FILE.py:Class is that class of the file."""
     path = write(TWO)
     assert load(f"{path}:Two").name == "made-Two"
     with pytest.raises(TopologyError, match=r"contains no topology 'Tow'\. Try: 'Two'"):
@@ -271,8 +268,6 @@ def test_a_graph_made_by_hand_is_checked_too():
 
 
 def test_a_cycle_has_an_order():
-    """Bolts that read each other are ordered all the same."""
-
     class Words(streamparse.Spout):
         outputs = ("word",)
 
@@ -304,7 +299,6 @@ def test_an_edit_right_after_a_load_is_seen(write):
 
 
 def test_a_file_of_another_kind_is_refused(write):
-    """A file that is not named .py is named in the error."""
     with pytest.raises(TopologyError, match=r"made\.txt is not a Python file"):
         load(write("", name="topologies/made.txt"))
 

@@ -24,8 +24,6 @@ RECORDS = 700
 
 
 class Numbers(Topology):
-    """Numbered objects from Kafka into a directory."""
-
     spout = KafkaSpout.spec(topics=["numbers"], fields=["origin", "key", "value"], value_format="bytes")
     parse = JsonParseBolt.spec(inputs=[spout], fields=["number", "note"])
     letters = DeadLetterBolt.spec(inputs=[parse["rejects"]])
@@ -103,8 +101,6 @@ def test_many_by_one_call_come_to_what_one_by_one_comes_to(
 
 
 class Words(Spout):
-    """Rows of a test."""
-
     outputs = ("word",)
 
 

@@ -27,15 +27,12 @@ class Slow(Bolt):
     done: ClassVar[int] = 0
 
     def process(self, tup: Any) -> None:
-        """Sleep, and hand on."""
         self.clock.sleep(EACH_S)
         Slow.done += 1
         self.emit(list(tup.values))
 
 
 class Slowly(streamparse.Topology):
-    """A spout, a slow bolt, a sink."""
-
     spout = KafkaSpout.spec(topics=["orders"], fields=["origin", "value"])
     slow = Slow.spec(inputs=[spout])
     sink = ParquetBolt.spec(inputs=[slow], schema={"value": "string"})
@@ -76,25 +73,18 @@ class Numbers(Spout):
 
 
 class Ticking(Bolt):
-    """Notes when its ticks came."""
-
     def initialize(self, storm_conf: Any, context: Any) -> None:
-        """Begin."""
         self.ticks: list[float] = []
 
     def process(self, tup: Any) -> None:
-        """Do nothing."""
+        pass
 
     def process_tick(self, tup: Any) -> None:
-        """Note it."""
         self.ticks.append(Slow.clock.monotonic())
 
 
 class Plod(Bolt):
-    """Takes its time."""
-
     def process(self, tup: Any) -> None:
-        """Sleep."""
         Slow.clock.sleep(EACH_S)
 
 
@@ -120,7 +110,6 @@ class Fades(Bolt):
     """Is fast, and from one tuple to the next it is slow."""
 
     def process(self, tup: Any) -> None:
-        """Sleep, after some tuples."""
         if tup.values.number >= 1_500:
             Slow.clock.sleep(0.5)
 
@@ -171,7 +160,6 @@ class Fragile(Bolt):
     outputs = ("origin", "value")
 
     def process(self, tup: Any) -> None:
-        """Raise, or hand on."""
         if int(tup.values.value) // PARTITIONS % 100 == 0:
             raise ValueError(tup.values.value)
         self.emit(list(tup.values))

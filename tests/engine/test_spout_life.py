@@ -1,7 +1,5 @@
 """What the engine calls a spout for, from its start to its end, and what becomes of logs and metrics."""
 
-# ruff: noqa: D102   (components made for one test explain themselves)
-
 import logging
 from typing import ClassVar
 
@@ -19,8 +17,6 @@ class Reader(Bolt):
 
 
 class Stubborn(Spout):
-    """Cannot be deactivated."""
-
     outputs = ("n",)
 
     def next_tuple(self):
@@ -31,8 +27,6 @@ class Stubborn(Spout):
 
 
 class Orderly(Spout):
-    """Remembers that it was deactivated and closed."""
-
     outputs = ("n",)
     said: ClassVar[list[str]] = []
 
@@ -91,8 +85,6 @@ def test_a_components_log_file_is_its_own(tmp_path):
 
 
 class Steps(Spout):
-    """Notes every call."""
-
     outputs = ("word",)
 
     def initialize(self, conf, context):
@@ -119,8 +111,6 @@ class OwnLoop(Steps):
 
 
 class Attending(Steps):
-    """Looks at its timers."""
-
     def attend(self):
         self.calls.append("attend")
 

@@ -1,7 +1,5 @@
 """Tracebacks made cheaply: they read as Python's own."""
 
-# ruff: noqa: D103   (functions that raise explain themselves)
-
 from __future__ import annotations
 
 import gc
@@ -132,7 +130,6 @@ def test_two_lines_of_one_function_are_two_ways() -> None:
 
 
 def test_an_error_without_a_traceback_is_its_message() -> None:
-    """What was never raised has no frames to tell of."""
     assert Stacks().text(ValueError("x")) == "ValueError: x\n"
 
 

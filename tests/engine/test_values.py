@@ -82,7 +82,6 @@ def test_kafka_spouts_share_the_time_for_polls(tasks):
 
 
 def test_a_setting_for_an_unknown_component_is_an_error():
-    """--set for a component that is not there names the nearest."""
     with pytest.raises(ConfigError, match=r"no component 'inn'. Try: 'in'"):
         resolve(graph(), ["inn:kafka.group=g"], environ={})
 
@@ -194,7 +193,6 @@ def test_keys_that_the_topology_declares_can_be_set():
 
 
 def test_an_unknown_table_in_the_file_is_told(tmp_path):
-    """A table of the file that is misspelt is an error, and so is a file that is a folder."""
     (tmp_path / "downspout.toml").write_text("kafka = 3\n")
     with pytest.raises(
         ConfigError, match=r"kafka \(downspout.toml\) is a table, not a value. Try: \[kafka\], and below"

@@ -15,14 +15,11 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 
 @dataclass
 class Taken:
-    """What it was sent."""
-
     metrics: list[ExportMetricsServiceRequest] = field(default_factory=list)
     traces: list[ExportTraceServiceRequest] = field(default_factory=list)
 
     @property
     def spans(self) -> list[Any]:
-        """All spans, in the order in which they came."""
         return [
             span
             for sent in self.traces
@@ -48,7 +45,7 @@ def collecting() -> Iterator[tuple[str, Taken]]:
             self.end_headers()
 
         def log_message(self, format: str, *args: Any) -> None:
-            """Say nothing."""
+            pass
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     thread = threading.Thread(target=server.serve_forever, args=(0.05,))

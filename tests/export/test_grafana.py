@@ -21,20 +21,17 @@ KNOWN = {metric.series for table in (METRICS, PARTITION_METRICS, RUN_METRICS) fo
 
 @pytest.fixture(scope="module")
 def dashboard() -> dict[str, Any]:
-    """Read the dashboard."""
     found: dict[str, Any] = json.loads((ROOT / "docs" / "reference" / "grafana.json").read_text(encoding="utf-8"))
     return found
 
 
 def panels(dashboard: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """Yield all panels, also of rows that are closed."""
     for panel in dashboard["panels"]:
         yield from panel.get("panels", ()) if panel["type"] == "row" else ()
         yield panel
 
 
 def expressions(dashboard: dict[str, Any]) -> list[str]:
-    """Return all that is asked of Prometheus."""
     asked = [target["expr"] for panel in panels(dashboard) for target in panel.get("targets", ())]
     return asked + [each["query"] for each in dashboard["templating"]["list"] if each["type"] == "query"]
 
@@ -47,7 +44,6 @@ def test_each_expression_names_a_metric(dashboard: dict[str, Any]) -> None:
 
 
 def test_counters_are_shown_as_rates(dashboard: dict[str, Any]) -> None:
-    """A counter is never shown as it is, nor the rate of a gauge."""
     for panel in panels(dashboard):
         for target in panel.get("targets", ()):
             assert ("rate(" in target["expr"]) == ("_total{" in target["expr"]), target["expr"]

@@ -21,7 +21,6 @@ class Watches:
         self._hang = hang
 
     def hang(self, now: float) -> str:
-        """Return what hangs."""
         return self._hang
 
 
@@ -48,7 +47,6 @@ def asked(
 
 
 def test_before_it_has_begun_a_run_is_alive_and_not_ready() -> None:
-    """A start may take its time."""
     snapshots = Snapshots()
     snapshots.close()
     health = Health(snapshots, stuck_s=30)

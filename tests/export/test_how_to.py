@@ -29,7 +29,6 @@ BLOCK = re.compile(r"^```\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 
 
 def blocks() -> list[str]:
-    """Return the page's blocks."""
     return BLOCK.findall(PAGE.read_text(encoding="utf-8"))
 
 

@@ -51,7 +51,6 @@ class Made(Topology):
 
 
 def logged(*arguments: Any, **keywords: Any) -> dict[str, Any]:
-    """Return what becomes of a record."""
     record = logging.getLogger("downspout.x").makeRecord(
         "downspout.x", logging.WARNING, "x.py", 1, *arguments, **keywords
     )

@@ -35,7 +35,6 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def metrics_in(data: MetricsData | None) -> dict[str, Metric]:
-    """Return the metrics by name."""
     assert data is not None
     return {
         metric.name: metric
@@ -46,7 +45,6 @@ def metrics_in(data: MetricsData | None) -> dict[str, Metric]:
 
 
 def read(metrics: RunMetrics) -> dict[str, Metric]:
-    """Return what an in-memory reader collects of a run."""
     snapshots, reader = Snapshots(), InMemoryMetricReader()
     snapshots.look(0.0, lambda: metrics)
     snapshots.close()  # so that nothing waits for another answer
@@ -55,23 +53,19 @@ def read(metrics: RunMetrics) -> dict[str, Metric]:
 
 
 class InMemoryExporter(MetricExporter):
-    """Keeps what it is given."""
-
     def __init__(self) -> None:
         super().__init__()
         self.exported: list[dict[str, Metric]] = []
 
     def export(self, metrics_data: MetricsData, timeout_millis: float = 0, **kwargs: Any) -> MetricExportResult:
-        """Keep it."""
         self.exported.append(metrics_in(metrics_data))
         return MetricExportResult.SUCCESS
 
     def force_flush(self, timeout_millis: float = 0) -> bool:
-        """There is nothing to flush."""
         return True
 
     def shutdown(self, timeout_millis: float = 0, **kwargs: Any) -> None:
-        """There is nothing to close."""
+        pass
 
 
 def test_every_row_of_the_table_is_exported() -> None:
@@ -104,7 +98,6 @@ def test_what_has_a_conventional_name_has_its_attributes() -> None:
 
 
 def test_one_collection_asks_a_run_once() -> None:
-    """However many instruments there are."""
     taken: list[int] = []
     snapshots, reader = Snapshots(), InMemoryMetricReader()
     over = threading.Event()

@@ -39,7 +39,6 @@ def told(**partitions: dict[str, object]) -> RunMetrics:
 
 
 def registry(metrics: RunMetrics) -> CollectorRegistry:
-    """Return a registry that knows a run."""
     snapshots, found = Snapshots(), CollectorRegistry()
     snapshots.look(0.0, lambda: metrics)
     snapshots.close()  # so that nothing waits for another answer

@@ -64,7 +64,6 @@ class Made(Topology):
 
 
 def page(url: str) -> tuple[int, str]:
-    """Return status and text; 0 where nothing listens."""
     try:
         with urllib.request.urlopen(url, timeout=60) as answer:
             return answer.status, answer.read().decode()
@@ -85,7 +84,6 @@ def served_at(caplog: pytest.LogCaptureFixture) -> str:
 
 
 def series(url: str) -> dict[str, dict[str, float]]:
-    """Return the sum of each metric by component."""
     found: dict[str, dict[str, float]] = {}
     for family in read(page(f"{url}/metrics")[1]):
         for sample in family.samples:
@@ -212,14 +210,12 @@ def test_health_shows_no_data(
 
 @pytest.fixture
 def ones(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Write a topology without Kafka."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "ones.py").write_text(ONES)
     return tmp_path
 
 
 def start(folder: Path, *arguments: str) -> subprocess.Popen[str]:
-    """Start the command as a process."""
     command = [sys.executable, "-m", "downspout", "run", "ones.py", *arguments]
     return subprocess.Popen(
         command, cwd=folder, env=os.environ | {"PYTHONPATH": str(ROOT)}, stderr=subprocess.PIPE, text=True

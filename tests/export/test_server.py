@@ -16,7 +16,6 @@ from downspout.export.server import exposed
 
 
 def get(url: str, **headers: str) -> tuple[int, str, str]:
-    """Return status, type and text of a page."""
     try:
         with urllib.request.urlopen(urllib.request.Request(url, headers=headers), timeout=60) as answer:
             return answer.status, answer.headers["Content-Type"], answer.read().decode()
@@ -76,7 +75,6 @@ def test_paths_are_three() -> None:
 
 
 def test_a_newer_prometheus_gets_openmetrics() -> None:
-    """The format is the one that the request asks for."""
     with exposed("127.0.0.1", 0, {}, stuck_s=30) as exposure:
         exposure.snapshots.close()
         url = f"{exposure.url}/metrics"
@@ -85,7 +83,6 @@ def test_a_newer_prometheus_gets_openmetrics() -> None:
 
 
 def test_only_reading_is_allowed() -> None:
-    """A request that would write is refused."""
     with (
         exposed("127.0.0.1", 0, {}, stuck_s=30) as exposure,
         pytest.raises(urllib.error.HTTPError, match="405"),

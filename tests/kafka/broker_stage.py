@@ -31,18 +31,15 @@ class RealTransaction:
         self._producer.begin_transaction()
 
     def send(self, topic: str, *values: bytes, partition: int) -> None:
-        """Write records and wait for them."""
         for sent in [self._producer.send(topic, value=value, partition=partition) for value in values]:
             offset = sent.get(timeout=WAIT_S_MAX).offset
             self._first.setdefault(TopicPartition(topic, partition), offset)
 
     def commit(self) -> None:
-        """End it; its records become visible."""
         self._producer.commit_transaction()
         self._close()
 
     def abort(self) -> None:
-        """End it; its records stay hidden."""
         self._producer.abort_transaction()
         self._close()
 
@@ -78,29 +75,23 @@ class RealStage:
         wait_until(lambda: all(found.get("error_code") for found in self.admin.describe_topics([topic])))
 
     def add_partitions(self, topic: str, total: int) -> None:
-        """Let a topic have more partitions."""
         self.admin.create_partitions({topic: total})
 
     def delete_records(self, partition: TopicPartition, before: int) -> None:
-        """Move the start of a log."""
         self.admin.delete_records({partition: before})
 
     def open_transaction(self) -> RealTransaction:
-        """Begin a transaction, under a name of its own."""
         return RealTransaction(self.bootstrap, unique("transaction"))
 
     def transaction(self, partition: TopicPartition, values: Sequence[bytes]) -> RealTransaction:
-        """Begin a transaction and write these."""
         opened = self.open_transaction()
         opened.send(partition.topic, *values, partition=partition.partition)
         return opened
 
     def wait(self, seconds: float) -> None:
-        """Let time pass."""
         time.sleep(seconds)
 
     def close(self) -> None:
-        """Release the admin client."""
         self.admin.close()
 
 

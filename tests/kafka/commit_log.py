@@ -18,8 +18,6 @@ COMPACT_SINCE = 4
 
 @dataclass(frozen=True)
 class Commit:
-    """One accepted commit of one partition."""
-
     group: str
     partition: TopicPartition
     offset: int
@@ -48,7 +46,6 @@ class CommitLog:
         self._commits.clear()
 
     def commits(self, group: str) -> list[Commit]:
-        """Return a group's commits up to now."""
         ends = self._reader.end_offsets(self._partitions)
 
         def is_read() -> bool:
@@ -62,7 +59,6 @@ class CommitLog:
         return [commit for commit in self._commits if commit.group == group]
 
     def close(self) -> None:
-        """Release the client."""
         self._reader.close()
 
 

@@ -13,8 +13,6 @@ from tests.kafka.stage import POLL_MS, POLLS_MAX, Facts, Staged, fill, poll_unti
 
 
 class CommitContract(Staged):
-    """Commits and who may make them."""
-
     def test_commits_come_back_with_their_metadata(self) -> None:
         """A commit is read back with its metadata by any consumer of the group, and is None elsewhere."""
         tp, group = self.topic(5, partitions=2), unique("g")
@@ -128,7 +126,6 @@ class CommitContract(Staged):
         assert list(self.stage.cluster.delete_groups([group])) == [group]
 
     def test_a_static_member_is_removed(self) -> None:
-        """It leaves a group without members; one that is not there, or is not static, changes nothing."""
         tp, group = self.topic(5), unique("g")
         member, _ = self.member(tp.topic, group, instance="one")
         read(member, 5)
@@ -139,7 +136,6 @@ class CommitContract(Staged):
         assert list(self.stage.cluster.group_members(group)) == []
 
     def test_metadata_over_the_limit_is_refused(self) -> None:
-        """4,096 characters of metadata are stored and 4,097 raise."""
         tp, group = self.topic(5), unique("g")
         consumer = self.reader(tp, group=group)
         consumer.commit({tp: OffsetAndMetadata(1, "é" * 4096, -1)})
@@ -159,7 +155,6 @@ class CommitContract(Staged):
         assert found[other].metadata == "fits"
 
     def test_an_asynchronous_commit_arrives(self) -> None:
-        """A commit that is sent and not waited for is there after a while."""
         tp, group = self.topic(5), unique("g")
         consumer, _ = self.member(tp.topic, group)
         read(consumer, 5)
@@ -181,7 +176,6 @@ class CommitContract(Staged):
         assert consumer.committed([tp])[tp].offset == 4
 
     def test_an_asynchronous_commit_that_is_refused_says_why(self) -> None:
-        """The answer is the error that a commit would raise; nothing is committed."""
         tp, group = self.topic(5), unique("g")
         consumer = self.reader(tp, group=group)
         answers: list[Any] = []
@@ -191,7 +185,6 @@ class CommitContract(Staged):
         assert consumer.committed([tp]) == {tp: None}
 
     def test_an_asynchronous_commit_of_a_member_that_was_thrown_out_says_so(self) -> None:
-        """The answer is CommitFailedError, and the member joins again."""
         tp, group = self.topic(5), unique("g")
         consumer, _ = self.member(tp.topic, group, instance="one")
         read(consumer, 5)
@@ -203,7 +196,6 @@ class CommitContract(Staged):
         assert consumer.committed([tp]) == {tp: None}
 
     def test_a_commit_lets_those_sent_before_have_their_answer(self) -> None:
-        """What is committed last is what stays, and the one before has its answer by then."""
         tp, group = self.topic(5), unique("g")
         consumer, _ = self.member(tp.topic, group)
         read(consumer, 5)
@@ -278,8 +270,6 @@ class CommitContract(Staged):
 
 
 class GroupContract(Staged):
-    """Membership and rebalances (eager protocol)."""
-
     def _pair(self, partitions: int = 4) -> tuple[Any, ...]:
         tp, group = self.topic(3, partitions=partitions), unique("g")
         first, told_first = self.member(tp.topic, group)
@@ -354,7 +344,6 @@ class GroupContract(Staged):
         assert [kind for kind, _ in told.real()][-2:] == ["revoked", "assigned"]
 
     def test_closing_tells_the_listener(self) -> None:
-        """Closing a member tells its listener that everything is revoked."""
         tp, group = self.topic(3, partitions=2), unique("g")
         consumer, facts = self.member(tp.topic, group)
         poll_until(consumer, lambda _: len(consumer.assignment()) == 2)
@@ -380,7 +369,6 @@ class GroupContract(Staged):
         assert not second.rejoin_pending()
 
     def test_a_static_member_that_leaves_hands_over_at_once(self) -> None:
-        """A static member that closes and leaves is out before its session ends."""
         tp, group = self.topic(3, partitions=4), unique("g")
         client = {"session_timeout_ms": 1_000_000}
         first, _ = self.member(tp.topic, group, instance="one", **client)
@@ -406,7 +394,6 @@ class GroupContract(Staged):
         assert second.committed([tp]) == {tp: None}
 
     def test_an_idle_static_member_whose_place_is_taken_learns_it_from_a_poll(self) -> None:
-        """It has nothing to commit, and its polls raise."""
         _, first, _ = self._taken_place()
         with pytest.raises(errors.FencedInstanceIdError):
             poll_until(first, lambda _: False)

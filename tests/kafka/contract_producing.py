@@ -17,8 +17,6 @@ HOUR_MS = 3_600_000
 
 
 class ProducerContract(Staged):
-    """Records with tokens."""
-
     @pytest.fixture(autouse=True)
     def _producers(self) -> Iterator[None]:
         self._made: list[ProducerPort] = []
@@ -33,7 +31,6 @@ class ProducerContract(Staged):
         return made
 
     def new(self, partitions: int = 1, **config: str) -> str:
-        """Create a topic and return its name."""
         name = unique()
         self.stage.create(name, partitions, {key.replace("_", "."): value for key, value in config.items()})
         return name
@@ -56,11 +53,9 @@ class ProducerContract(Staged):
         return found
 
     def log(self, topic: str, count: int, partition: int = 0) -> list[Record]:
-        """Return the records of a partition."""
         return read(self.reader(TopicPartition(topic, partition)), count)
 
     def send(self, producer: ProducerPort, topic: str, *values: bytes, **more: Any) -> None:
-        """Send values, with themselves for tokens."""
         for value in values:
             producer.send(topic, **{"key": None, "value": value, "token": value, **more})
 
@@ -182,7 +177,6 @@ class ProducerContract(Staged):
         )
 
     def test_a_record_of_the_far_future_fails_alone(self) -> None:
-        """A timestamp out of the topic's bounds."""
         topic, producer = self.new(message_timestamp_after_max_ms=str(HOUR_MS)), self.producer()
         future = int(time.time() * 1000) + 100 * HOUR_MS
         self.refused_alone(
@@ -192,7 +186,6 @@ class ProducerContract(Staged):
         )  # fmt: skip
 
     def test_an_unknown_topic_fails_its_records_and_holds_no_others(self) -> None:
-        """Where nobody creates topics: the others are written meanwhile."""
         topic, producer = self.new(), self.producer(max_block_ms=1_000, allow_auto_create_topics=False)
         missing = unique()
         self.send(producer, missing, b"1", b"2")
@@ -205,7 +198,6 @@ class ProducerContract(Staged):
         assert [record.value for record in self.log(topic, 1)] == [b"good"]
 
     def test_a_topic_that_appears_takes_what_waits_for_it(self) -> None:
-        """In order."""
         producer, topic = self.producer(max_block_ms=30_000, allow_auto_create_topics=False), unique()
         self.send(producer, topic, b"1", b"2", key=b"k")
         producer.results()
@@ -227,7 +219,6 @@ class ProducerContract(Staged):
         assert [record.value for record in self.log(topic, 2)] == [b"1", b"2"]
 
     def test_a_record_without_a_token_is_told_by_errors_alone(self) -> None:
-        """Its error is raised, and no result names it; records with tokens raise nothing."""
         topic, producer = self.new(max_message_bytes="2000"), self.producer()
         producer.send(topic, key=None, value=b"1")
         self.send(producer, topic, b"x" * 3000)
@@ -266,7 +257,6 @@ class ProducerContract(Staged):
 
     @pytest.mark.parametrize("codec", ["none", "gzip", "snappy", "lz4", "zstd"])
     def test_compressed_records_arrive(self, codec: str) -> None:
-        """With each codec of Kafka's."""
         topic, producer = self.new(), self.producer(compression_type=codec)
         values = [b"value-%d" % number * 20 for number in range(200)]
         self.send(producer, topic, *values)

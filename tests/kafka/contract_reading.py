@@ -16,7 +16,6 @@ class ReadingContract(Staged):
     """Positions, records and the edges of the log."""
 
     def test_records_come_in_offset_order_and_move_the_position(self) -> None:
-        """Records come in offset order, and the position is one past the last that was returned."""
         tp = self.topic(10)
         consumer = self.reader(tp)
         first = read(consumer, 1, limit=4)
@@ -95,7 +94,6 @@ class ReadingContract(Staged):
         assert consumer.position(other) - at < 500
 
     def test_seek_while_paused_holds_after_resume(self) -> None:
-        """A seek in a paused partition is where reading goes on after it is resumed."""
         tp = self.topic(6)
         consumer = self.reader(tp)
         read(consumer, 1, limit=2)
@@ -144,7 +142,6 @@ class ReadingContract(Staged):
         assert consumer.highwater(tp) == 5
 
     def test_nulls_headers_and_timestamps_arrive_untouched(self) -> None:
-        """Null keys, null values, empty values, repeated headers and timestamps arrive as they were sent."""
         tp = self.topic()
         producer = self.stage.cluster.producer()
         headers = [("a", b"1"), ("a", b""), ("é", b"\xff")]
@@ -203,8 +200,6 @@ class ReadingContract(Staged):
 
 
 class TopicContract(Staged):
-    """Topics, their ids and the producer."""
-
     def test_deleted_records_are_below_the_start(self) -> None:
         """Deleting records moves the start of that partition alone, and an offset beyond the end is refused."""
         tp = self.topic(5, partitions=2)
@@ -289,7 +284,6 @@ class TopicContract(Staged):
         assert second != first
 
     def test_a_re_created_topic_has_no_commits(self) -> None:
-        """Deleting a topic deletes the groups' commits for it."""
         tp, group = self.topic(3), unique("g")
         self.reader(tp, group=group).commit({tp: OffsetAndMetadata(2, "", -1)})
         self.stage.delete(tp.topic)

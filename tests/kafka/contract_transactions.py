@@ -16,8 +16,6 @@ FAR = OffsetAndMetadata(7, "what is done beyond", -1)
 
 
 class TransactionContract(Staged):
-    """Producers with a transactional id."""
-
     @pytest.fixture(autouse=True)
     def _producers(self) -> Iterator[None]:
         self._made: list[TransactionalPort] = []
@@ -26,13 +24,11 @@ class TransactionContract(Staged):
             each.close()
 
     def owner(self, name: str, **client: Any) -> TransactionalPort:
-        """Return the producer that has an id now."""
         made = self.stage.cluster.transactional_producer(name, client=client)
         self._made.append(made)
         return made
 
     def send(self, producer: TransactionalPort, topic: str, *values: bytes) -> None:
-        """Send values, with themselves for tokens."""
         for value in values:
             producer.send(topic, key=None, value=value, partition=0, token=value)
 
@@ -42,7 +38,6 @@ class TransactionContract(Staged):
         return [record.value for record in records]
 
     def committed(self, group: str) -> dict[TopicPartition, tuple[int, str]]:
-        """Return a group's offsets with their metadata."""
         found = self.stage.cluster.group_offsets(group)
         return {tp: (entry.offset, entry.metadata) for tp, entry in found.items()}
 
@@ -117,7 +112,6 @@ class TransactionContract(Staged):
         assert self.seen(tp, 1) == [b"second"]
 
     def test_a_record_that_is_refused_keeps_the_transaction_from_its_commit(self) -> None:
-        """After an abort the same producer goes on."""
         name, producer = unique(), self.owner(unique("id"))
         self.stage.create(name, 1, {"max.message.bytes": "2000"})
         producer.begin()
@@ -188,7 +182,6 @@ class TransactionContract(Staged):
         assert self.seen(tp, len(expected)) == expected
 
     def test_nothing_is_sent_outside_of_a_transaction(self) -> None:
-        """It is an error of the record."""
         tp, producer = self.topic(), self.owner(unique("id"))
         self.send(producer, tp.topic, b"1")
         producer.flush()

@@ -6,7 +6,6 @@ from pathlib import Path
 
 
 def program(path: Path, text: str) -> Path:
-    """Write a shell script that can be run."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(f"#!/bin/sh\n{text}\n", encoding="utf-8")
     path.chmod(0o755)

@@ -27,35 +27,33 @@ class Stage(Protocol):
     cluster: Cluster
 
     def create(self, topic: str, partitions: int, configs: dict[str, str] | None = None) -> None:
-        """Create a topic and wait until it is there."""
+        pass
 
     def delete(self, topic: str) -> None:
-        """Delete a topic and wait until it is gone."""
+        pass
 
     def add_partitions(self, topic: str, total: int) -> None:
-        """Let a topic have more partitions."""
+        pass
 
     def delete_records(self, partition: TopicPartition, before: int) -> None:
-        """Move the start of a log."""
+        pass
 
     def transaction(self, partition: TopicPartition, values: Sequence[bytes]) -> Any:
         """Begin a transaction, write these, and return what has ``commit()`` and ``abort()``."""
 
     def wait(self, seconds: float) -> None:
-        """Let time pass."""
+        pass
 
 
 class Deaf:
-    """A rebalance listener that does nothing."""
-
     def on_partitions_assigned(self, partitions: Collection[TopicPartition]) -> None:
-        """Do nothing."""
+        pass
 
     def on_partitions_revoked(self, partitions: Collection[TopicPartition]) -> None:
-        """Do nothing."""
+        pass
 
     def on_partitions_lost(self, partitions: Collection[TopicPartition]) -> None:
-        """Do nothing."""
+        pass
 
 
 class Facts:
@@ -65,15 +63,12 @@ class Facts:
         self.told: list[tuple[str, frozenset[int]]] = []
 
     def on_partitions_assigned(self, partitions: Collection[TopicPartition]) -> None:
-        """Write it down."""
         self.told.append(("assigned", frozenset(tp.partition for tp in partitions)))
 
     def on_partitions_revoked(self, partitions: Collection[TopicPartition]) -> None:
-        """Write it down."""
         self.told.append(("revoked", frozenset(tp.partition for tp in partitions)))
 
     def on_partitions_lost(self, partitions: Collection[TopicPartition]) -> None:
-        """Write it down."""
         self.told.append(("lost", frozenset(tp.partition for tp in partitions)))
 
     def real(self) -> list[tuple[str, set[int]]]:
@@ -82,7 +77,6 @@ class Facts:
 
 
 def unique(prefix: str = "t") -> str:
-    """Return a name that no other test uses."""
     return f"{prefix}-{uuid.uuid4().hex[:8]}"
 
 
@@ -192,7 +186,6 @@ class Staged:
         return consumer, facts
 
     def reader(self, partition: TopicPartition, at: int | None = 0, group: str | None = None) -> ConsumerPort:
-        """Return a consumer that reads one partition by assign."""
         consumer = self.consumer(group)
         consumer.assign([partition])
         if at is not None:

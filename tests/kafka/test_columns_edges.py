@@ -38,7 +38,6 @@ def part(data: bytes, start: int = 0, **options: Any) -> Any:
 
 
 def values(count: int, size: int = 1) -> list[Sent]:
-    """Return records with distinct values."""
     return [Sent(value=b"%d" % number * size) for number in range(count)]
 
 
@@ -56,7 +55,6 @@ def test_a_record_of_ten_mebibytes(codec: int) -> None:
 
 
 def test_many_small_batches_are_one_piece() -> None:
-    """Batches of one record each are decoded together."""
     data = b"".join(batch([Sent(value=b"%d" % number)], number) for number in range(500))
     (columns,) = part(data).take(1000)
     assert columns.values.to_pylist() == [b"%d" % number for number in range(500)]
@@ -166,7 +164,6 @@ def test_check_sums_can_be_left_out() -> None:
 
 @pytest.mark.parametrize("magic", [0, 1])
 def test_old_formats_have_check_sums_for_records(magic: int) -> None:
-    """A record in a format before version 2 is checked by its own sum, as the client does."""
     data = bytearray(old(values(3), magic=magic))
     data[-1] ^= 1
     found = fetch(bytes(data), columns=True)
@@ -252,7 +249,6 @@ class OddName(str):
     """A header's name that is no UTF-8 on the wire, as any producer but Java's may write one."""
 
     def encode(self, *_: object) -> bytes:
-        """Return its bytes."""
         return b"\xff\xfename"
 
 

@@ -38,7 +38,6 @@ class Log:
         return f"{self.batches} {self.aborted}"
 
     def add(self, raw: bytes, offsets: int) -> None:
-        """Append a batch that takes so many offsets."""
         self.end += offsets
         self.batches.append((self.end, raw))
 

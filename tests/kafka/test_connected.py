@@ -27,7 +27,6 @@ Figures = tuple[str, float] | tuple[str, float, float] | tuple[str, float, float
 
 
 def connected(*figures: Figures, joins: bool = False) -> bool:
-    """Return what a consumer with such connections says."""
     connections = [connection(*one) for one in figures]
     consumer = SimpleNamespace(
         config={"fetch_max_wait_ms": FETCH_S * 1000},

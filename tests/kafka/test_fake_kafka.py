@@ -69,7 +69,6 @@ def test_a_lost_answer_leaves_the_effect(kafka: FakeKafka) -> None:
 
 
 def test_a_poll_that_fails_loses_no_record(kafka: FakeKafka) -> None:
-    """After a failed poll the next one returns what the failed one would have."""
     consumer = kafka.consumer(group=None)
     consumer.assign([TP])
     kafka.faults.fail_next("poll", errors.CorruptRecordError)

@@ -65,7 +65,6 @@ def _write(kafka: FakeKafka, writes: list[tuple[str, int]]) -> list[int]:
 def test_polls_return_exactly_the_visible_records_in_order(
     writes: list[tuple[str, int]], reads: list[tuple[str, int]]
 ) -> None:
-    """Whatever is sought and paused, a poll returns the next visible records at or after the position, and no other."""
     with FakeKafka("log") as kafka:
         ought = _write(kafka, writes)
         log = kafka.log(TP)

@@ -20,28 +20,23 @@ class Admin:
         self._state, self._starts = TransactionState(state), iter(starts)
 
     def describe_topics(self, topics: Sequence[str]) -> Sequence[Any]:
-        """Return that there is one partition."""
         assert topics == [OFFSETS]
         return [{"partitions": [{}]}]
 
     def describe_producers(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, Any]:
-        """Return a look."""
         assert partitions == [(OFFSETS, 0)]
         producer = SimpleNamespace(producer_id=7, current_transaction_start_offset=next(self._starts))
         return {partitions[0]: SimpleNamespace(active_producers=[producer])}
 
     def list_transactions(self, producer_id_filters: Sequence[int]) -> dict[int, Any]:
-        """Return the one, at its coordinator."""
         assert producer_id_filters == [7]
         return {1: [SimpleNamespace(transactional_id="copies")]}
 
     def describe_transactions(self, names: Sequence[str]) -> dict[str, Any]:
-        """Return its state."""
         return {name: SimpleNamespace(producer_id=7, transaction_timeout_ms=9, state=self._state) for name in names}
 
 
 def cases() -> Iterator[tuple[str, Sequence[int], list[OpenTransaction]]]:
-    """Yield a state, the starts, and what is found."""
     for state in ("Ongoing", "PrepareCommit", "PrepareAbort"):
         yield state, (5, 5), [OpenTransaction("copies", 9, is_lost=False)]
     for state in ("Empty", "CompleteCommit", "CompleteAbort"):

@@ -50,7 +50,6 @@ def test_many_keys_are_hashed_as_each_alone(keys: list[bytes]) -> None:
 @pytest.mark.parametrize("name", ["sticky", "round_robin"])
 @given(key=st.binary(max_size=20))
 def test_a_key_decides_whatever_partitions_have_a_leader(name: str, key: bytes) -> None:
-    """A keyed record goes to the partition of its key, also while that has no leader."""
     partitioner = make_partitioner(name, random.Random(1))
     chosen = {partitioner.choose("t", key, None, partitions) for partitions in (ALL, HALF, NONE)}
     assert chosen == {partition_of_key(key, 4)}
@@ -97,7 +96,6 @@ def test_a_record_without_a_key_goes_where_a_leader_is(name: str) -> None:
 
 
 def by_length(topic: str, key: bytes | None, value: bytes | None, partitions: Partitions) -> int:
-    """Choose by the length of the value."""
     return len(value or b"")
 
 
@@ -119,6 +117,5 @@ def test_a_partition_that_there_is_not_is_an_error(partition: Any) -> None:
 
 @pytest.mark.parametrize("wanted", ["stcky", "nowhere.choose"])
 def test_an_unknown_partitioner_is_refused(wanted: str) -> None:
-    """The error names the setting."""
     with pytest.raises(ConfigError, match=r"produce\.partitioner = "):
         make_partitioner(wanted, random.Random(1), "produce.partitioner")

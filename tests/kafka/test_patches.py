@@ -30,7 +30,6 @@ STOCK = {("downspout/engine/batching.py", "_batches"), ("downspout/engine/bolt_t
 
 
 def module(path: Path) -> ModuleType:
-    """Return a patch."""
     return importlib.import_module(f"{patches.__name__}.{path.stem}")
 
 
@@ -40,12 +39,10 @@ def declared(path: Path) -> dict[str, str]:
 
 
 def is_private(name: str) -> bool:
-    """Return whether a name begins with one underscore."""
     return name.startswith("_") and not name.startswith("__")
 
 
 def private(parts: dict[str, str]) -> set[str]:
-    """Return the private names in paths."""
     return {name for part in parts for name in part.split(".") if is_private(name)}
 
 
@@ -65,24 +62,20 @@ def touched(tree: ast.Module) -> Iterator[tuple[int, str]]:
 
 
 def is_own(value: ast.expr) -> bool:
-    """Return whether that is ``self``, ``cls`` or ``super()``."""
     if isinstance(value, ast.Call):
         value = value.func
     return isinstance(value, ast.Name) and value.id in {"self", "cls", "super"}
 
 
 def names(nodes: list[ast.expr]) -> Iterator[ast.Name]:
-    """Yield the plain names among expressions."""
     yield from (node for node in nodes if isinstance(node, ast.Name))
 
 
 def texts(nodes: list[ast.expr]) -> Iterator[str]:
-    """Yield the texts among expressions."""
     yield from (node.value for node in nodes if isinstance(node, ast.Constant) and isinstance(node.value, str))
 
 
 def of_kafka(tree: ast.Module) -> Iterator[str]:
-    """Yield the names that a module imports of kafka-python."""
     for node in ast.walk(tree):
         if isinstance(node, ast.ImportFrom) and (node.module or "").partition(".")[0] == "kafka":
             yield from (alias.asname or alias.name for alias in node.names)
@@ -100,7 +93,6 @@ def inherited(kind: ast.ClassDef) -> Iterator[tuple[int, str]]:
 
 
 def parsed(path: Path) -> ast.Module:
-    """Return the tree of a module."""
     return ast.parse(path.read_text(encoding="utf-8"))
 
 
@@ -147,7 +139,6 @@ def test_what_patches_declare_is_looked_at(name: str) -> None:
 
 
 def test_the_classes_of_the_client_are_as_declared() -> None:
-    """What needs no connection is there in the installed client."""
     for path in FILES:
         assert absent(module(path), getattr(module(path), "CLASSES", {})) is None
     roots = SimpleNamespace(Fetcher=Fetcher, KafkaSSLTransport=KafkaSSLTransport)

@@ -35,7 +35,6 @@ def _future() -> Any:
 
 
 def _fates(answer: Answer) -> dict[str, Any]:
-    """Return offset or error of each record."""
     found: dict[str, Any] = {}
     for places, sent in answer.results():
         assert len(places) == len(sent.tokens)
@@ -84,7 +83,6 @@ def _refusing(error: Exception, culprits: set[int]) -> Any:
 
 
 def test_a_batch_that_fails_as_a_whole_tells_the_error() -> None:
-    """So is an error of the request."""
     answer, future = _answer(2)
     future.failure(errors.NetworkExceptionError("gone"))
     assert answer.is_done
@@ -124,7 +122,6 @@ def test_a_batch_that_is_split_waits_for_all_parts() -> None:
 
 
 def test_an_error_of_one_part_is_that_parts() -> None:
-    """A half that is refused has an error, and the other half was written."""
     answer, _ = _answer(2)
     left, right = _future(), _future()
     answer.moved(0, left)

@@ -22,7 +22,6 @@ HEADERS = st.lists(st.tuples(st.text(max_size=3), OCTETS), max_size=2)
 
 @st.composite
 def record_lists(draw: st.DrawFn, least: int = 1) -> list[ColumnRecord]:
-    """Return records of one partition in offset order."""
     offsets = sorted(draw(st.sets(st.integers(0, 1 << 50), min_size=least, max_size=8)))
     times = st.integers(-1, 1 << 45)
     return [
@@ -67,7 +66,6 @@ def test_columns_hold_what_the_records_do(records: list[ColumnRecord]) -> None:
 
 
 def test_a_slice_copies_nothing() -> None:
-    """A slice looks at the same memory as what it was taken from."""
     columns = RecordColumns.of([ColumnRecord("t", 0, at, 0, b"k", b"value", [("h", b"x")]) for at in range(10)])
     part = columns[3:7]
     assert np.shares_memory(part.offsets, columns.offsets)
@@ -79,7 +77,6 @@ def test_a_slice_copies_nothing() -> None:
 
 
 def test_columns_of_columns_are_themselves() -> None:
-    """Columns are not made again of columns; of nothing, none can be made."""
     columns = RecordColumns.of([ColumnRecord("t", 0, 1, 0, None, None, [])])
     assert RecordColumns.of(columns) is columns
     with pytest.raises(ValueError, match="no records"):
@@ -116,7 +113,6 @@ def test_headers_as_a_column(rows: list[list[tuple[str, bytes | None]]], first: 
 
 
 def consumer(fetcher: type[Any]) -> Any:
-    """Return what is looked at of a consumer."""
     made = fetcher.__new__(fetcher)
     made.config = {"key_deserializer": None, "value_deserializer": None}
     return SimpleNamespace(_fetcher=made)
@@ -126,7 +122,7 @@ class Renamed(Fetcher):
     """A client whose class for the records of a fetch has another shape."""
 
     class PartitionRecords:
-        """It has none of the methods."""
+        pass
 
 
 class Elsewhere(Fetcher):
@@ -168,7 +164,6 @@ def test_another_client_gives_records_with_one_warning(
 
 
 def test_records_of_an_unknown_client_become_columns_all_the_same() -> None:
-    """What a poll finds as records comes out as columns."""
     records = [ColumnRecord("t", 0, at, 0, None, b"v", []) for at in (3, 5)]
     columns, left = hook.combined(records)
     assert (list(columns), left) == (records, None)

@@ -15,7 +15,6 @@ LOG = logging.getLogger("tests.patience")
 
 
 def said(caplog: pytest.LogCaptureFixture) -> list[str]:
-    """Return the warnings so far."""
     return [record.getMessage() for record in caplog.records]
 
 

@@ -37,27 +37,22 @@ class Client:
         self.watch = Watch(SimpleNamespace(_manager=self.manager), "writing")
 
     def ask(self) -> None:
-        """The client is to ask who leads what."""
         self.asked += 1
 
     def connection(self, number: int) -> Any:
-        """A connection that was just heard of."""
         transport = SimpleNamespace(last_read=self.clock.monotonic())
         return SimpleNamespace(
             connected=True, in_flight_requests=[], transport=transport, close=lambda error: self.closed.append(number)
         )
 
     def question(self, number: int) -> None:
-        """Something is asked."""
         self.connections[number].in_flight_requests = [(7, None, self.clock.monotonic(), None, None)]
 
     def answer(self, number: int) -> None:
-        """Something is answered."""
         self.connections[number].in_flight_requests = []
         self.connections[number].transport.last_read = self.clock.monotonic()
 
     def live(self, seconds: int) -> None:
-        """Let time pass."""
         for _ in range(seconds):
             self.clock.sleep(1)
             self.watch.look(self.clock.monotonic())
@@ -65,14 +60,12 @@ class Client:
 
 @pytest.fixture
 def client(monkeypatch: pytest.MonkeyPatch) -> Client:
-    """A client in virtual time."""
     clock = VirtualClock()
     monkeypatch.setattr(unseen_silence, "OUTAGES", Outages(clock))
     return Client(clock)
 
 
 def said(caplog: pytest.LogCaptureFixture) -> list[str]:
-    """Return what was said."""
     return [record.getMessage() for record in caplog.records]
 
 
@@ -110,7 +103,6 @@ def test_what_waits_at_a_silent_broker_goes_to_the_new_leader(client: Client, ca
 def test_a_broker_that_refuses_connections_is_away_where_it_leads(
     client: Client, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """One that has nothing of ours is nobody's concern."""
     for number in (1, 2):
         del client.connections[number]
         client.manager._backoff[number] = (1, 0.0, 3000)

@@ -33,14 +33,12 @@ class Scene:
         self.asked += 1
 
     def said(self, *answers: BaseException) -> str:
-        """Return what the tuple's error says after these answers."""
         for answer in answers:
             self.answer(answer)
         return str(error_of_record("bolt", "in[0]@7: ", "out[0]", self.found[-1]))
 
 
 def test_a_record_that_expires_tells_the_last_answer() -> None:
-    """With the cure of that."""
     said = Scene().said(errors.NotLeaderForPartitionError("moved"), EXPIRED)
     assert "Expiring 1 record(s)" in said
     assert "the last answer was NotLeaderForPartitionError: moved" in said
@@ -63,5 +61,4 @@ def test_metadata_of_before_are_not_told() -> None:
 
 
 def test_a_record_that_expires_unsent_has_no_answer() -> None:
-    """Nothing was heard, and nothing is made up."""
     assert "last answer" not in Scene().said(errors.KafkaTimeoutError("Expiring 1 record(s)"))

@@ -48,14 +48,12 @@ def asked(client: Client, *answers: dict[TopicPartition, int] | None) -> tuple[A
 
 
 def test_an_answer_counts_where_all_leaders_are_known_before_and_after() -> None:
-    """Then one question is enough, and nothing is waited for."""
     client = Client([2])
     assert asked(client, {LED: 5, LOST: 6}) == ({LED: 5, LOST: 6}, 1)
     assert client.waited == 0
 
 
 def test_a_leader_is_waited_for_before_the_question() -> None:
-    """One that is not known, and one that is known to be none."""
     for unknown in (None, -1):
         client = Client([unknown, 2])
         assert asked(client, {LED: 5, LOST: 6})[0] == {LED: 5, LOST: 6}

@@ -144,7 +144,6 @@ def test_a_poll_ends_after_some_megabytes() -> None:
 
 
 def test_reading_may_begin_behind_a_record_that_is_too_large() -> None:
-    """What lies before the position is not noted."""
     data = batch([Sent(value=b"x" * 100 * KIB), Sent(value=b"b")], codec=4)
     assert [[record.offset for record in read(data, 1)[0]], read(data, 1)[1]] == [[1], []]
 
@@ -197,7 +196,6 @@ def test_a_client_that_is_unknown_is_bounded_too() -> None:
 
 
 def damaged(records: list[Sent | None], base: int, at: int = -1, **options: Any) -> bytes:
-    """Return a batch with a flipped bit."""
     raw = bytearray(batch(records, base, **options))
     raw[at] ^= 1
     return bytes(raw)

@@ -99,7 +99,6 @@ def batch(
 
 
 def marker(base: int, producer: int, *, abort: bool, epoch: int = 0) -> bytes:
-    """Return the control batch that ends a transaction."""
     key, value = struct.pack(">hh", 0, 0 if abort else 1), b"\0\0\0\0\0\0"
     raw = bytearray(batch([Sent(0, key, value)], producer=producer, transactional=True))
     struct.pack_into(">h", raw, ATTRIBUTES_AT, struct.unpack_from(">h", raw, ATTRIBUTES_AT)[0] | CONTROL)
@@ -107,7 +106,6 @@ def marker(base: int, producer: int, *, abort: bool, epoch: int = 0) -> bytes:
 
 
 def old(records: Sequence[Sent], base: int = 0, *, magic: int = 1, codec: int = 0) -> bytes:
-    """Return records in a format older than version 2."""
     builder = MemoryRecordsBuilder(magic, codec, 1 << 30, offset=base)
     for record in records:
         builder.append(record.timestamp, record.key, record.value)

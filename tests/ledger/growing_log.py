@@ -14,13 +14,11 @@ class GrowingLog(RuleBasedStateMachine):
 
     @rule(count=st.integers(1, 6))
     def append(self, count: int) -> None:
-        """Records arrive."""
         self.log |= set(range(self.end, self.end + count))
         self.end += count
 
     @rule(count=st.integers(1, 3))
     def append_gap(self, count: int) -> None:
-        """Markers of transactions that were committed."""
         self.end += count
 
     @rule(count=st.integers(1, 4))
@@ -31,5 +29,4 @@ class GrowingLog(RuleBasedStateMachine):
     @precondition(lambda self: self.log)
     @rule(data=st.data())
     def compact(self, data: st.DataObject) -> None:
-        """The cleaner takes a record."""
         self.log.discard(data.draw(st.sampled_from(sorted(self.log))))

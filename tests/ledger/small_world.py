@@ -97,7 +97,6 @@ class Interned:
         self._numbers: dict[Hashable, int] = {}
 
     def __call__(self, content: Hashable, thing: Any) -> int:
-        """Return the number of ``thing``."""
         number = self._numbers.setdefault(content, len(self.things))
         if number == len(self.things):
             self.things.append(thing)
@@ -146,7 +145,6 @@ class SmallWorld:
         )
 
     def steps(self, world: World) -> Iterator[tuple[str, World]]:
-        """Yield everything that can happen next."""
         for who in MEMBERS:
             self._look_at(world, who)
             for partition in range(self.bounds.partitions) if world.members[who].current else ():
@@ -309,7 +307,6 @@ class SmallWorld:
     # --- the real code, each operation on each ledger once ---
 
     def _after(self, number: int, operation: str, offset: int) -> int:
-        """Return the ledger that an operation makes of one."""
         return int(self._once((number, operation, offset), lambda: self._operate(number, operation, offset)))
 
     def _operate(self, number: int, operation: str, offset: int) -> int:

@@ -77,7 +77,6 @@ def test_it_names_the_commonest_error() -> None:
 
 
 def test_zero_switches_it_off() -> None:
-    """With a ratio of 0 nothing opens it."""
     assert not any(feed(Breaker(0, 10), 1000, list(range(1000))))
 
 

@@ -26,7 +26,6 @@ from downspout.ledger import (
 
 
 def out(count: int, **given: object) -> PartitionLedger:
-    """Return a ledger with so many records out."""
     ledger = PartitionLedger(0, **given)  # type: ignore[arg-type]
     for offset in range(count):
         assert ledger.emit(offset, now=0)
@@ -34,7 +33,6 @@ def out(count: int, **given: object) -> PartitionLedger:
 
 
 def fact(kind: str, partitions: str) -> Fact[str]:
-    """Return a fact about one-letter partitions."""
     return Fact(kind, frozenset(partitions))
 
 
@@ -202,7 +200,6 @@ def test_a_timeout_counts_only_with_acks_since_the_last_emit() -> None:
 
 
 def test_several_retries_are_out_at_once() -> None:
-    """Each is counted."""
     ledger = out(3)
     for offset in range(3):
         ledger.fail(offset, now=0)
@@ -233,7 +230,6 @@ def test_what_an_earlier_owner_did_is_not_resolved_again() -> None:
 
 
 def test_gone_leaves_alone_what_lies_below_and_above() -> None:
-    """Only what waits in the gap is resolved."""
     ledger = out(5)
     for offset in range(5):
         ledger.fail(offset, now=0)
@@ -243,7 +239,6 @@ def test_gone_leaves_alone_what_lies_below_and_above() -> None:
 
 
 def test_done_is_what_is_below_the_base_or_was_resolved() -> None:
-    """The base itself is not done, what is out is not, and what was not seen is not."""
     ledger = out(2)
     assert [ledger.is_done(offset) for offset in (-1, 0, 1, 2)] == [True, False, False, False]
     ledger.ack(1)
@@ -295,7 +290,6 @@ def test_ranges_compare_with_ranges_only() -> None:
 
 
 def test_what_lies_inside_a_range_changes_nothing() -> None:
-    """Up to its very end."""
     ranges = Ranges([(1, 5), (7, 9)])
     for inside in ((1, 5), (2, 5), (1, 2), (3, 4)):
         ranges.add_range(*inside)
@@ -313,7 +307,6 @@ def test_a_range_that_touches_the_next_joins_it() -> None:
 
 
 def test_the_history_of_the_very_next_offset_is_in_form() -> None:
-    """What comes next was not seen yet."""
     PartitionLedger(5, failures={5: 1}).check()
 
 
@@ -412,7 +405,6 @@ def test_what_would_be_outstanding_are_the_records_from_there_on(offsets: set[in
 
 @given(st.integers(2, 20))
 def test_a_range_that_is_split_goes_out_in_halves(records: int) -> None:
-    """The larger half decides."""
     ledger = PartitionLedger(0)
     ledger.emit_range(0, records, records=records, now=0)
     ledger.timeout(0, now=0)

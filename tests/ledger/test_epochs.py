@@ -6,19 +6,16 @@ from downspout.ledger import AssignmentEpochs, Fact, id_prefix, split_id
 
 
 def fact(kind: str, partitions: str) -> Fact[str]:
-    """Return a fact about one-letter partitions."""
     return Fact(kind, frozenset(partitions))
 
 
 def owner_of(partitions: str) -> AssignmentEpochs[str]:
-    """Return an assignment that has these."""
     mine: AssignmentEpochs[str] = AssignmentEpochs()
     mine.apply([fact("assigned", partitions)])
     return mine
 
 
 def test_the_first_assignment_is_gained() -> None:
-    """All of it is new, in the first epoch."""
     mine: AssignmentEpochs[str] = AssignmentEpochs()
     assert not mine.arrived
     changes = mine.apply([fact("revoked", ""), fact("assigned", "ab")])
@@ -45,7 +42,6 @@ def test_eager_over_several_polls() -> None:
 
 
 def test_cooperative_only_the_differences() -> None:
-    """What is not mentioned stays."""
     mine = owner_of("abc")
     changes = mine.apply([fact("revoked", "c"), fact("assigned", "d")])
     assert (changes.gained, changes.returned, changes.forgotten) == ({"d"}, set(), {"c"})
@@ -54,7 +50,6 @@ def test_cooperative_only_the_differences() -> None:
 
 
 def test_a_full_set_that_was_not_revoked_stays() -> None:
-    """Assigned again without a revoke: nothing changes."""
     mine = owner_of("ab")
     changes = mine.apply([fact("assigned", "ab")])
     assert (changes.gained, changes.returned, changes.forgotten) == (set(), set(), set())
@@ -86,7 +81,6 @@ def test_revoked_then_lost_is_forgotten() -> None:
 
 
 def test_gained_and_given_away_within_one_poll_is_nothing() -> None:
-    """Only the outcome of all facts counts."""
     mine = owner_of("a")
     changes = mine.apply([fact("revoked", "a"), fact("assigned", "ab"), fact("revoked", "ab"), fact("assigned", "a")])
     assert (changes.gained, changes.returned, changes.forgotten) == (set(), {"a"}, set())
@@ -94,7 +88,6 @@ def test_gained_and_given_away_within_one_poll_is_nothing() -> None:
 
 
 def test_renewing_starts_an_epoch() -> None:
-    """What was out before finds no owner."""
     mine = owner_of("ab")
     assert mine.renew("a") == mine.epoch("a") == 2
     assert mine.epoch("b") == 1
@@ -114,7 +107,6 @@ def test_an_id_is_a_prefix_and_an_offset() -> None:
 
 
 def test_ids_of_different_epochs_topics_and_partitions_differ() -> None:
-    """Each of them is part of the id."""
     ids = {
         id_prefix(e, name, t, p) + "1" for e in (1, 11) for name in ("x", "y") for t in ("", "a", "b") for p in (1, 11)
     }
@@ -123,5 +115,4 @@ def test_ids_of_different_epochs_topics_and_partitions_differ() -> None:
 
 @pytest.mark.parametrize("foreign", [None, 7, "", "x", "1/a/2/x", b"1/a/2/3"])
 def test_foreign_ids_are_none(foreign: object) -> None:
-    """What we did not make is not taken apart."""
     assert split_id(foreign) is None

@@ -26,12 +26,10 @@ def ranges(*spans: tuple[int, int, int], backoff: Backoff = AT_ONCE) -> Partitio
 
 
 def counts(ledger: PartitionLedger) -> tuple[int, int, int, int]:
-    """Return what is in flight, failed, pending and outstanding."""
     return ledger.in_flight, ledger.failed, ledger.pending, ledger.outstanding
 
 
 def test_a_range_is_counted_in_records() -> None:
-    """Gaps in it are neither out nor outstanding."""
     ledger = ranges((0, 10, 10), (12, 20, 3))
     assert counts(ledger) == (13, 0, 13, 13)
     assert [ledger.out_until(offset) for offset in (0, 5, 12, 13)] == [10, None, 20, None]
@@ -52,7 +50,6 @@ def test_acks_are_of_ranges() -> None:
 
 
 def test_a_range_of_one_is_a_record() -> None:
-    """Its attempts are counted."""
     ledger = ranges((5, 6, 1))
     trouble = ledger.fail(5, now=0)
     assert trouble == RetryState(failures=1, backoffs=1, end=6)
@@ -191,7 +188,6 @@ def test_the_beginning_of_a_range_is_gone() -> None:
 
 
 def test_a_range_is_gone_as_a_whole() -> None:
-    """With all that were in it; one that is out stays."""
     ledger = ranges((0, 10, 7), (10, 20, 10), (20, 21, 1))
     ledger.fail(0, now=0)
     assert (ledger.gone(0, 30), ledger.commit_point(), ledger.pending) == (7, 10, 11)
@@ -241,7 +237,6 @@ def test_the_lowest_that_waits_is_found_due_or_not() -> None:
 
 
 def test_spans_that_are_no_ranges_have_one_record() -> None:
-    """Whatever begins there and was not taken in is a record."""
     spans = RangesInFlight()
     assert (spans.take(7), spans.more, len(spans)) == ((8, 1), 0, 0)
     spans.add(7, 9, 2)
@@ -255,7 +250,6 @@ def test_spans_that_are_no_ranges_have_one_record() -> None:
     ("damage", "says"), [("records", "miscounted"), ("records_out", "miscounted"), ("out", "are out")]
 )
 def test_damaged_counts_are_found_out(damage: str, says: str) -> None:
-    """The check of retries counts for itself."""
     ledger = ranges((0, 4, 4))
     ledger.fail(0, now=0)
     ledger.check()
@@ -266,14 +260,12 @@ def test_damaged_counts_are_found_out(damage: str, says: str) -> None:
 
 @pytest.mark.parametrize("text", ["", "-", "1", "1-", "-1", "a-b", "1-2-3", "1/2"])
 def test_what_is_no_range_is_no_id(text: str) -> None:
-    """Whoever parses it is told."""
     with pytest.raises(ValueError, match="int"):
         range_of(text)
 
 
 @given(st.integers(0, 10**12), st.integers(1, 10**6))
 def test_ids_of_ranges_are_read_back(start: int, length: int) -> None:
-    """As a range, and as the first offset of one."""
     text = range_id(start, start + length)
     assert range_of(text) == (start, start + length)
     assert split_id("3/orders//0/" + text) == ("3/orders//0", start)

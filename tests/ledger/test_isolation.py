@@ -20,7 +20,6 @@ def start(
 
 
 def test_an_orderly_end_is_no_unclean_start() -> None:
-    """Nothing is suspected after it."""
     assert start(AT_WORK.end()) == start(ENDED) == AT_WORK
 
 
@@ -73,7 +72,6 @@ def test_a_record_with_which_a_process_died_is_tried_alone() -> None:
 
 @pytest.mark.parametrize("isolation", [AT_WORK, Isolation(1), Isolation(2, 9, 0, 500), Isolation(3, 1, 500, 500, 100)])
 def test_nothing_beyond_the_commit_kills_nobody(isolation: Isolation) -> None:
-    """At the end of the log, or beyond it, nothing is suspected."""
     assert start(isolation, end=100) == start(isolation, end=99) == AT_WORK
     assert start(isolation, end=101) != AT_WORK
 
@@ -131,7 +129,6 @@ class Model:
     stops: int
 
     def begin(self) -> Life:
-        """Nobody has read anything."""
         none: frozenset[int] = frozenset()
         text = encode(0, topology_id="t", task=1)
         return Life((0, text), None, AT_WORK, none, none, none, none, self.kills, self.stops, (0,) * self.end)
@@ -190,7 +187,6 @@ class Model:
         return self.commit(life._replace(ledger=ledger, isolation=isolation, out=frozenset(), acked=done))
 
     def die(self, life: Life) -> Life:
-        """All that was not committed is forgotten."""
         return life._replace(ledger=None, isolation=AT_WORK, out=frozenset(), acked=frozenset())
 
     def commit(self, life: Life, *, alone: int | None = None, last: bool = False) -> Life:
@@ -220,14 +216,12 @@ class Model:
                              acked=frozenset(o for o in life.acked if o >= point))  # fmt: skip
 
     def check(self, life: Life) -> None:
-        """What must hold in each state."""
         if life.isolation.single:
             assert len(life.out) <= 1, f"{sorted(life.out)} are out"
         for offset in life.letters - {self.killer}:
             assert life.innocent[offset] > self.ceiling, f"{offset} is innocent, and dead-lettered"
 
     def checked(self, life: Life) -> Iterator[tuple[str, Life]]:
-        """Check, and go on."""
         self.check(life)
         yield from self.steps(life)
 

@@ -28,8 +28,6 @@ class LeavingMachine(LedgerMachine):
 
 
 class LeavingRangesMachine(RangeMachine):
-    """The same with ranges."""
-
     @rule(most=st.integers(0, 20))
     def leave_behind(self, most: int) -> None:
         """What lies too far behind counts as done, up to the first range that reaches into what does not."""
@@ -44,14 +42,10 @@ class LeavingRangesMachine(RangeMachine):
 
 
 class TestLeaving(LeavingMachine.TestCase):  # type: ignore[misc]
-    """Runs the machine under pytest."""
-
     settings = settings(LedgerMachine.TestCase.settings, max_examples=40)
 
 
 class TestLeavingRanges(LeavingRangesMachine.TestCase):  # type: ignore[misc]
-    """Runs the machine under pytest."""
-
     settings = settings(RangeMachine.TestCase.settings, max_examples=40)
 
 

@@ -42,7 +42,6 @@ class LedgerMachine(GrowingLog):
 
     @property
     def here(self) -> bool:
-        """Whether the partition is ours."""
         return "p" in self.assignment.owned
 
     @property
@@ -51,12 +50,10 @@ class LedgerMachine(GrowingLog):
         return self.here or "p" in self.assignment.aside
 
     def has(self, *states: str) -> bool:
-        """Whether a record is in one of these states."""
         return not set(states).isdisjoint(self.state.values())
 
     @initialize(start=st.integers(0, 5), count=st.integers(0, 10))
     def begin(self, start: int, count: int) -> None:
-        """A log that begins somewhere and holds some records."""
         self.now = 0
         self.log = set(range(start, start + count))
         self.end = start + count
@@ -172,7 +169,6 @@ class LedgerMachine(GrowingLog):
     @precondition(lambda self: self.here and self.has("failed"))
     @rule(data=st.data())
     def settle_otherwise(self, data: st.DataObject) -> None:
-        """What waits for a retry is dead-lettered instead."""
         offset = data.draw(st.sampled_from([o for o, s in self.state.items() if s == "failed"]))
         assert self.ledger.resolve(offset)
         self.finish(offset)
@@ -180,7 +176,6 @@ class LedgerMachine(GrowingLog):
     @precondition(lambda self: self.here and self.has("failed"))
     @rule(data=st.data(), ms=st.integers(0, 50))
     def postpone(self, data: st.DataObject, ms: int) -> None:
-        """A retry gets another time, earlier or later."""
         offset = data.draw(st.sampled_from([o for o, s in self.state.items() if s == "failed"]))
         self.ledger.postpone(offset, self.now + ms)
         self.ready[offset] = self.now + ms
@@ -204,7 +199,6 @@ class LedgerMachine(GrowingLog):
         self.high = max(self.high, offset + 1)
 
     def finish(self, offset: int) -> None:
-        """In the model, a record is done."""
         self.state[offset] = "done"
         self.attempts.pop(offset, None)
 
@@ -213,7 +207,6 @@ class LedgerMachine(GrowingLog):
     @precondition(lambda self: self.known and self.has("out"))
     @rule(data=st.data())
     def ack(self, data: st.DataObject) -> None:
-        """A record comes through."""
         offset = data.draw(st.sampled_from([o for o, s in self.state.items() if s == "out"]))
         owner = self.owner_of(self.prefix + str(offset))
         assert owner is self.ledger
@@ -238,7 +231,6 @@ class LedgerMachine(GrowingLog):
     @precondition(lambda self: self.known and self.has("out"))
     @rule()
     def ack_all(self) -> None:
-        """Everything that is out comes through."""
         for offset in [o for o, s in self.state.items() if s == "out"]:
             assert self.ledger.ack(offset)
             self.finish(offset)
@@ -268,7 +260,6 @@ class LedgerMachine(GrowingLog):
 
     @rule(ms=st.integers(1, 40))
     def wait(self, ms: int) -> None:
-        """Time passes."""
         self.now += ms
 
     # --- commits ---
@@ -332,7 +323,6 @@ class LedgerMachine(GrowingLog):
     @precondition(lambda self: "p" in self.assignment.aside)
     @rule()
     def goes_to_somebody_else(self) -> None:
-        """What was set aside does not return."""
         assert self.assignment.apply([Fact("assigned", NONE)]).forgotten == MINE
 
     @rule()
@@ -368,7 +358,6 @@ class LedgerMachine(GrowingLog):
             self.state |= dict.fromkeys(range(base, point), "done")
 
     def read_told(self) -> tuple[int, CommitMetadata]:
-        """Return what the broker has for the group."""
         base, text = self.told
         return base, decode(base, text, topic_id=str(self.topic))
 
@@ -404,7 +393,6 @@ class LedgerMachine(GrowingLog):
         self.prefix = self.new_prefix()
 
     def new_prefix(self) -> str:
-        """Return what ids of this epoch start with."""
         return id_prefix(self.assignment.epoch("p"), "t", str(self.topic), 0)
 
     def owner_of(self, message_id: str) -> PartitionLedger | None:
@@ -437,7 +425,6 @@ class LedgerMachine(GrowingLog):
 
     @invariant()
     def the_ledger_is_in_form(self) -> None:
-        """Its own check."""
         self.ledger.check()
 
     @invariant()
@@ -453,7 +440,6 @@ class LedgerMachine(GrowingLog):
 
     @invariant()
     def the_counts_are_the_models(self) -> None:
-        """What is out and what waits."""
         states = list(self.state.values())
         assert self.ledger.in_flight == states.count("out")
         assert self.ledger.failed == states.count("failed")
@@ -476,7 +462,6 @@ class LedgerMachine(GrowingLog):
 
     @invariant()
     def outstanding_is_bounded(self) -> None:
-        """At most the limit and one poll more."""
         assert self.ledger.outstanding <= LIMIT + 6 - 1
 
 
@@ -489,4 +474,4 @@ LedgerMachine.TestCase.settings = settings(
 
 
 class TestLedger(LedgerMachine.TestCase):  # type: ignore[misc]
-    """Runs the machine under pytest."""
+    pass

@@ -28,7 +28,6 @@ def read(ledger: PartitionLedger, offsets: list[int], together: bool) -> None:
 
 
 def state(ledger: PartitionLedger) -> tuple[object, ...]:
-    """Return what a ledger knows."""
     ledger.check()
     flying = [offset for offset in range(200) if ledger.emitted_at(offset) is not None]
     done = list(ledger.done_beyond(0))

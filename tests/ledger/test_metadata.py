@@ -36,7 +36,6 @@ NAMES = st.text(max_size=40)
 
 
 def ranges_above(base: int, gaps: list[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Return disjoint ranges above a base."""
     found, end = [], base
     for gap, length in gaps:
         found.append((end + gap, end + gap + length))
@@ -45,7 +44,6 @@ def ranges_above(base: int, gaps: list[tuple[int, int]]) -> list[tuple[int, int]
 
 
 def tries_from(base: int, gaps: list[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Return ascending (offset, attempts)."""
     found, offset = [], base
     for gap, attempts in gaps:
         found.append((offset + gap, attempts))
@@ -64,7 +62,6 @@ WATCHES = st.one_of(
 
 
 def isolation_above(base: int, isolation: Isolation) -> Isolation:
-    """Return crash isolation with its offsets counted from 0."""
     alone = None if isolation.alone is None else base + isolation.alone
     narrow_until = isolation.narrow_until and base + isolation.narrow_until
     return replace(isolation, narrow_until=narrow_until, until=isolation.until and base + isolation.until, alone=alone)
@@ -127,7 +124,6 @@ def alternating(holes: int, base: int = 0) -> list[tuple[int, int]]:
 
 
 def drawn(count: int, hole: Callable[[], int], length: Callable[[], int]) -> list[tuple[int, int]]:
-    """Return ranges of lengths as they come."""
     return ranges_above(0, [(hole(), length()) for _ in range(count)])
 
 
@@ -288,20 +284,17 @@ def test_the_java_spouts_metadata_tells_its_owner(component: str) -> None:
 
 @given(st.text(max_size=200))
 def test_garbage_never_raises(garbage: str) -> None:
-    """Any text at all."""
     assert not decode(1000, garbage).done
 
 
 @given(st.text(max_size=40) | st.binary(max_size=60).map(lambda data: base64.b85encode(data).decode()))
 def test_garbage_inside_our_frame_never_counts(garbage: str) -> None:
-    """Not even with our mark in front of it."""
     text = json.dumps({"topologyId": "a", "taskId": 1, "threadName": f"downspout1 {garbage}"}, separators=(",", ":"))
     assert decode(1000, text) == NOTHING
 
 
 @given(BASE, GAPS)
 def test_there_is_one_text_for_each_content(base: int, gaps: list[tuple[int, int]]) -> None:
-    """Decoded and encoded again, the text is the same."""
     done = ranges_above(base, gaps)
     text = encode(base, topology_id="a", task=1, done=done)
     told = decode(base, text)

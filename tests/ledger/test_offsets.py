@@ -6,7 +6,6 @@ SLOW = Backoff(100, 1000)
 
 
 def emitted(count: int, base: int = 0, backoff: Backoff | None = None) -> PartitionLedger:
-    """Return a ledger with so many records out."""
     ledger = PartitionLedger(base, backoff)
     for offset in range(base, base + count):
         assert ledger.emit(offset, now=0)
@@ -14,12 +13,10 @@ def emitted(count: int, base: int = 0, backoff: Backoff | None = None) -> Partit
 
 
 def test_nothing_seen_commits_the_base() -> None:
-    """The commit of a partition where nothing happened is where it started."""
     assert PartitionLedger(5).commit_point() == 5
 
 
 def test_the_commit_is_the_lowest_that_is_out() -> None:
-    """Acks beyond it do not move it."""
     ledger = emitted(5)
     for offset in (0, 1, 3, 4):
         ledger.ack(offset)
@@ -31,7 +28,6 @@ def test_the_commit_is_the_lowest_that_is_out() -> None:
 
 
 def test_a_failed_record_holds_the_commit() -> None:
-    """Failed is not done."""
     ledger = emitted(3)
     ledger.ack(0)
     ledger.ack(2)
@@ -73,7 +69,6 @@ def test_done_and_out_are_not_emitted_again() -> None:
 
 
 def test_below_the_commit_nothing_is_emitted() -> None:
-    """What was committed is done."""
     ledger = emitted(3)
     ledger.ack(0)
     ledger.committed(1)
@@ -96,7 +91,6 @@ def test_late_and_double_words_change_nothing() -> None:
 
 
 def test_a_retry_waits_for_its_time() -> None:
-    """Before that it is neither named nor emitted."""
     ledger = emitted(1, backoff=SLOW)
     ledger.fail(0, now=1000)
     assert ledger.earliest_ready_retry(now=1099) is None
@@ -186,7 +180,6 @@ def test_an_earlier_time_of_a_retry_does_not_count_any_more() -> None:
 
 
 def test_a_resolved_record_is_no_retry() -> None:
-    """Also where its time had come already."""
     ledger = emitted(2)
     ledger.fail(0, now=0)
     assert ledger.earliest_ready_retry(now=0) == 0
@@ -245,7 +238,6 @@ def test_a_commit_beyond_what_was_seen_moves_the_reader_on() -> None:
 
 
 def test_the_limit_is_by_offsets_not_covered_by_the_commit() -> None:
-    """Acked or not; only the commit gives room."""
     ledger = emitted(3)
     assert ledger.may_poll(4, now=0)
     assert not ledger.may_poll(3, now=0)
@@ -265,7 +257,6 @@ def test_at_the_limit_only_a_ready_retry_below_it_is_read() -> None:
 
 
 def test_the_limit_counts_emitted_offsets_not_gaps() -> None:
-    """An offset without a record takes no room."""
     ledger = PartitionLedger(0)
     for offset in (0, 10, 20):
         ledger.emit(offset, now=0)
@@ -307,7 +298,6 @@ def test_attempts_of_an_earlier_owner_count() -> None:
 
 
 def test_attempts_of_a_record_that_is_not_there_any_more_are_dropped() -> None:
-    """The reader has passed it."""
     ledger = PartitionLedger(0, failures={1: 3})
     ledger.emit(2, now=0)
     assert not list(ledger.failures_from(0))

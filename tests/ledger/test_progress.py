@@ -9,7 +9,6 @@ LIMIT_MS = 20_000
 
 
 def looks(progress: Progress, seconds: range, point: int | None = 7, waits: bool = True) -> list[StallReport]:
-    """Look once a second; return what was told."""
     found = [progress.look(point, waits, second * 1000) for second in seconds]
     return [word for word in found if word is not None]
 
@@ -50,7 +49,6 @@ def test_a_process_that_slept_looks_twice_before_it_complains() -> None:
 
 
 def test_a_partition_whose_start_is_not_known_can_be_stuck() -> None:
-    """No offset is named where none is known."""
     progress = Progress(LIMIT_MS, now=0)
     assert looks(progress, range(1, 22), point=None) == [StallReport(True, None, LIMIT_MS)]
 

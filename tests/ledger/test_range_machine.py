@@ -34,7 +34,6 @@ class RangeMachine(RuleBasedStateMachine):
 
     @initialize(start=st.integers(0, 5), culprits=st.sets(st.integers(0, 60), max_size=4))
     def begin(self, start: int, culprits: set[int]) -> None:
-        """An empty log, and records that will not do."""
         self.now = 0
         self.log: set[int] = set()
         self.end = start
@@ -46,7 +45,6 @@ class RangeMachine(RuleBasedStateMachine):
         self.start_at_told()
 
     def start_at_told(self) -> None:
-        """Begin with nothing but the commit."""
         base, text = self.told
         told = decode(base, text)
         self.ledger = PartitionLedger(base, BACKOFF, told.done, told.failures)
@@ -62,19 +60,16 @@ class RangeMachine(RuleBasedStateMachine):
 
     @rule(count=st.integers(1, 15))
     def append(self, count: int) -> None:
-        """Records arrive."""
         self.log |= set(range(self.end, self.end + count))
         self.end += count
 
     @rule(count=st.integers(1, 3))
     def append_gap(self, count: int) -> None:
-        """Offsets without a record."""
         self.end += count
 
     @precondition(lambda self: self.log)
     @rule(data=st.data(), count=st.integers(1, 6))
     def compact(self, data: st.DataObject, count: int) -> None:
-        """The cleaner takes some records that follow each other."""
         first = data.draw(st.sampled_from(sorted(self.log)))
         self.log -= set(range(first, first + count))
 
@@ -168,19 +163,16 @@ class RangeMachine(RuleBasedStateMachine):
         return len(chunk)
 
     def keep(self, start: int, stop: int, offsets: list[int], most: int) -> None:
-        """What is left of a range waits on."""
         self.parts[start] = (stop, offsets)
         self.most[start] = most
         self.state[start] = "failed"
 
     def go_out(self, start: int, end: int, offsets: list[int]) -> None:
-        """Note what went out together."""
         self.parts[start] = (end, offsets)
         self.mark(offsets, "out")
         self.high = max(self.high, end)
 
     def mark(self, offsets: list[int], state: str) -> None:
-        """Note what has become of records."""
         self.state |= dict.fromkeys(offsets, state)
         if state == "done":
             self.done_ever |= set(offsets)
@@ -188,7 +180,6 @@ class RangeMachine(RuleBasedStateMachine):
     # --- words ---
 
     def out(self) -> list[int]:
-        """Return where what is out begins."""
         return sorted(start for start in self.parts if self.state[start] == "out")
 
     @precondition(lambda self: self.out())
@@ -214,7 +205,6 @@ class RangeMachine(RuleBasedStateMachine):
         self.mark(offsets, "failed")
 
     def answer(self, start: int) -> None:
-        """Say what has become of what is out there."""
         end, offsets = self.parts[start]
         assert self.ledger.out_until(start) == end
         if not self.culprits & set(offsets):
@@ -236,7 +226,6 @@ class RangeMachine(RuleBasedStateMachine):
             assert trouble.failures == 0
 
     def give_up(self, offset: int) -> None:
-        """Its letter is durable."""
         assert self.ledger.resolve(offset)
         assert offset not in self.lettered or self.told[0] <= offset, "two letters in one life"
         self.lettered.add(offset)
@@ -257,14 +246,12 @@ class RangeMachine(RuleBasedStateMachine):
 
     @rule(ms=st.integers(1, 40))
     def wait(self, ms: int) -> None:
-        """Time passes."""
         self.now += ms
 
     # --- commits and lives ---
 
     @rule()
     def commit(self) -> None:
-        """The broker is told what is done."""
         self.ledger.passed(self.position)
         self.high = max(self.high, self.position)
         point = self.ledger.commit_point()
@@ -276,7 +263,6 @@ class RangeMachine(RuleBasedStateMachine):
 
     @rule()
     def crash(self) -> None:
-        """All that is known is the last commit."""
         self.start_at_told()
 
     def teardown(self) -> None:
@@ -302,7 +288,6 @@ class RangeMachine(RuleBasedStateMachine):
 
     @invariant()
     def the_ledger_is_in_form(self) -> None:
-        """Its own check: each offset is in one state."""
         self.ledger.check()
 
     @invariant()
@@ -362,4 +347,4 @@ def test_the_machine_finds_an_error_that_is_planted(error: str, monkeypatch: pyt
 
 
 class TestRanges(RangeMachine.TestCase):  # type: ignore[misc]
-    """Runs the machine under pytest."""
+    pass

@@ -41,7 +41,6 @@ def test_no_failure_counts_as_the_first() -> None:
 
 
 def test_the_table_knows_every_strategy_of_the_settings() -> None:
-    """Settings and table name the same strategies."""
     assert set(STARTS) == set(START_STRATEGIES)
 
 

@@ -24,13 +24,11 @@ class FakeNodes:
     lost: list[bool] = field(default_factory=list)  # answers to the next transactions: True if it was done before
 
     def get(self, path: str) -> Node | None:
-        """Return a node."""
         self._ask(path)
         with LOCK:
             return self.tree.get(path)
 
     def children(self, path: str) -> list[str]:
-        """Return the names below."""
         self._ask(path)
         start = path.rstrip("/") + "/"
         with LOCK:
@@ -40,7 +38,6 @@ class FakeNodes:
         )
 
     def ensure(self, path: str) -> None:
-        """Make a node and those above it."""
         self._ask(path)
         parts = path.strip("/").split("/")
         with LOCK:
@@ -48,7 +45,6 @@ class FakeNodes:
                 self.tree.setdefault("/" + "/".join(parts[:count]), Node(b"", 0))
 
     def transact(self, operations: Sequence[Operation]) -> None:
-        """Do all or nothing."""
         with LOCK:
             self._transact(operations)
 
@@ -82,7 +78,6 @@ class FakeNodes:
             raise OffsetStoreError("zookeeper://fake: ConnectionLoss", passes=True)
 
     def close(self) -> None:
-        """End the session."""
         with LOCK:
             for path in self.mine:
                 self.tree.pop(path, None)

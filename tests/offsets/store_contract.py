@@ -23,7 +23,6 @@ class StoreContract:
 
     @pytest.fixture
     def open_store(self, open_bare: Open) -> Iterator[Open]:
-        """Open stores, and close them after the test."""
         with ExitStack() as stack:
             yield lambda group: stack.enter_context(closing(open_bare(group)))
 
@@ -83,7 +82,6 @@ class StoreContract:
         assert new.load([P0])[P0][:2] == (8, "new")
 
     def test_many_are_stored_together_or_not_at_all(self, open_store: Open) -> None:
-        """If one of many is refused, none is stored."""
         old, new = open_store("g"), open_store("g")
         mine = old.claim([P0, P1, P2])
         old.store({tp: StoredOffset(1, "", mine[tp].epoch) for tp in (P0, P1, P2)})
@@ -114,14 +112,12 @@ class StoreContract:
         assert open_store("g").claim([P0])[P0].offset is None
 
     def test_metadata_of_full_length_comes_back(self, open_store: Open) -> None:
-        """4,096 characters of metadata are stored as they are."""
         store = open_store("g")
         epoch = store.claim([P0])[P0].epoch
         store.store({P0: StoredOffset(0, "é" * 4_096, epoch)})
         assert store.load([P0])[P0].metadata == "é" * 4_096
 
     def test_nothing_is_nothing(self, open_store: Open) -> None:
-        """Empty calls do nothing."""
         store = open_store("g")
         assert (dict(store.claim([])), dict(store.load([]))) == ({}, {})
         store.store({})

@@ -17,11 +17,8 @@ from tests.sink.test_sink_bolts import make, rows, tup
 
 
 class TestDirectory(StoreContract):
-    """A directory."""
-
     @pytest.fixture
     def open_bare(self, tmp_path: Path) -> Open:
-        """Open one directory."""
         return lambda group: open_directory_store(f"parquet:///{tmp_path}/out", StoreContext(group))
 
 

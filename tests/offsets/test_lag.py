@@ -23,7 +23,6 @@ ID = "topic-id"
 
 
 def commit(base: int, topic_id: str = ID, **facts: Any) -> OffsetAndMetadata:
-    """Return a commit of ours."""
     return OffsetAndMetadata(base, encode(base, topology_id="shop-1", task=4, topic_id=topic_id, **facts), -1)
 
 
@@ -137,7 +136,6 @@ def test_a_partition_that_cannot_be_told_of_leaves_the_others_alone() -> None:
 
 
 def test_owners_are_those_of_the_assignment() -> None:
-    """Each partition has the member that it is assigned to."""
     members = [GroupMember("one", "c", "10.0.0.1", [TP]), GroupMember("two", "c", "10.0.0.2", [])]
     states = {"orders": TopicState(ID, {0: LogState(0, 1, 1), 1: LogState(0, 1, 1)})}
     found = assemble("shop", GroupDescription("Stable", "", members), {}, states)
@@ -217,7 +215,6 @@ def kafka() -> Iterator[FakeKafka]:
 
 
 def put(kafka: FakeKafka, offset: int, metadata: str = "", tp: TopicPartition = TP) -> None:
-    """Let the group have committed."""
     consumer = kafka.consumer(group="shop")
     consumer.commit({tp: OffsetAndMetadata(offset, metadata, -1)})
     consumer.close()
@@ -261,7 +258,6 @@ def test_only_invisible_records_are_no_age(kafka: FakeKafka) -> None:
 
 @pytest.mark.fake_only("a question is counted")
 def test_without_age_no_record_is_read(kafka: FakeKafka) -> None:
-    """The figures that need no record come without one."""
     put(kafka, 7)
     kafka.faults.fail_next("poll", BrokerError("polled"))
     assert collect(kafka, "shop", Question(with_age=False)).partitions[0].lag == 3
@@ -286,7 +282,6 @@ def test_a_group_that_never_was_is_said(kafka: FakeKafka) -> None:
 
 @pytest.mark.fake_only("a member of the fake")
 def test_live_members_own_their_partitions(kafka: FakeKafka) -> None:
-    """A group without commits is shown by what its members own."""
     consumer = kafka.consumer(group="shop", instance_id="one")
     consumer.subscribe(["orders"], Facts())
     consumer.poll(0, 1)

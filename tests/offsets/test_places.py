@@ -26,7 +26,6 @@ STAMPS = st.lists(st.integers(0, 50), min_size=0, max_size=20).map(sorted)
 def test_a_time_is_the_first_record_that_is_not_older(
     begin: int, stamps: list[int], current: int | None, at: int
 ) -> None:
-    """All records before the place are older, and the record at it is not; without such a record it is the end."""
     end = begin + len(stamps)
     at_time = next((begin + index for index, stamp in enumerate(stamps) if stamp >= at), None)
     found = reckon(Place(Kind.TIME, at), begin=begin, end=end, current=current, at_time=at_time)
@@ -69,7 +68,6 @@ def test_a_duration_is_the_sum_of_its_parts(days: int, hours: int, minutes: int,
 
 @given(st.datetimes(datetime(1970, 1, 2), datetime(2200, 1, 1)), st.integers(-14 * 60, 14 * 60))
 def test_a_time_is_the_same_in_each_zone(at: datetime, minutes: int) -> None:
-    """However the zone is written, the moment is the same."""
     there = at.replace(tzinfo=UTC).astimezone(timezone(timedelta(minutes=minutes)))
     assert moment(there.isoformat()) == moment(at.isoformat() + "Z")
 
@@ -95,7 +93,6 @@ def test_a_time_before_all_times_of_kafka_is_its_first() -> None:
 
 @pytest.mark.parametrize("text", ["", "a:", "a:x", "a:1,,2", "a b", ":1", "a:-1"])
 def test_what_names_no_partitions_is_refused(text: str) -> None:
-    """The error shows both forms."""
     with pytest.raises(ConfigError, match="orders:0,2"):
         chosen([text])
 
@@ -166,7 +163,6 @@ def test_files_hold_what_was_exported(
     ],
 )
 def test_a_malformed_file_is_refused_with_its_line(tmp_path: Path, text: str, said: str) -> None:
-    """The error names the file, the line and the forms there are."""
     path = tmp_path / "offsets"
     path.write_text(text, encoding="utf-8")
     with pytest.raises(ConfigError, match=said):
@@ -174,7 +170,6 @@ def test_a_malformed_file_is_refused_with_its_line(tmp_path: Path, text: str, sa
 
 
 def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
-    """A file that is not there, and one that is no text, are errors with their names."""
     path = tmp_path / "offsets"
     for content in (None, b"\xff\xfe"):
         if content:

@@ -11,11 +11,8 @@ from tests.offsets.store_contract import P0, Open, StoreContract
 
 
 class TestPostgres(StoreContract):
-    """A real server."""
-
     @pytest.fixture
     def open_bare(self, postgres: PostgresServer) -> Open:
-        """Open one database."""
         url = postgres.new_database()
         return lambda group: open_sql_store(url, StoreContext(group, password=PASSWORD))
 

@@ -31,7 +31,6 @@ def kafka(bare_kafka: Kafka) -> Kafka:
 
 @pytest.fixture
 def command(kafka: Kafka, capsys: pytest.CaptureFixture[str]) -> Command:
-    """The command on it."""
     return Command(kafka.bootstrap, capsys)
 
 
@@ -47,7 +46,6 @@ def read(kafka: Kafka, *acked: range, **settings: object) -> None:
 
 
 def stand(kafka: Kafka) -> dict[int, int]:
-    """Return the group's commits."""
     return {tp.partition: found.offset for tp, found in kafka.committed(GROUP).items()}
 
 
@@ -109,7 +107,6 @@ def test_a_place_in_what_is_done_becomes_its_end(kafka: Kafka, command: Command)
 
 
 def test_back_can_keep_what_is_done(kafka: Kafka, command: Command) -> None:
-    """With --done keep, what was done beyond the commit is not done again."""
     read(kafka, range(5), range(8, 11))
     command.facts("seek", GROUP, "--topic", f"{TOPIC}:0", "--to-earliest", "--done", "keep", "--yes")
     assert (stand(kafka)[0], done(kafka)) == (0, ((8, 11),))
@@ -366,7 +363,6 @@ def test_a_commit_that_was_made_meanwhile_is_not_overwritten(kafka: FakeKafka) -
 
 
 def test_commits_are_deleted_by_partition_and_by_group(kafka: Kafka, command: Command) -> None:
-    """A preview deletes nothing; a partition's commit goes alone, the group's all together; then nothing is to do."""
     read(kafka, range(5))
     assert "orders[9] does not exist" in command.refused("delete", GROUP, "--topic", f"{TOPIC}:9", "--yes")
     facts = command.facts("delete", GROUP, "--topic", f"{TOPIC}:1")

@@ -20,7 +20,6 @@ ZERO = TopicPartition(TOPIC, 0)
 
 @pytest.fixture
 def kafka(bare_kafka: FakeKafka) -> FakeKafka:
-    """A Kafka whose topic has twenty records."""
     bare_kafka.create_topic(TOPIC, 1)
     fill(bare_kafka, 20)
     return bare_kafka
@@ -28,18 +27,15 @@ def kafka(bare_kafka: FakeKafka) -> FakeKafka:
 
 @pytest.fixture
 def command(kafka: Kafka, capsys: pytest.CaptureFixture[str]) -> Command:
-    """The command on it."""
     return Command(kafka.bootstrap, capsys)
 
 
 @pytest.fixture(params=["sqlite", "parquet"])
 def store(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    """The URL of a store."""
     return f"{request.param}:///{tmp_path / 'store'}"
 
 
 def stand(kafka: Kafka, store: str) -> tuple[int | None, int | None]:
-    """Return where store and group stand."""
     opened = open_store(store, StoreContext(GROUP))
     found, copy = opened.list().get(ZERO), kafka.committed(GROUP).get(ZERO)
     opened.close()
@@ -129,7 +125,6 @@ def test_what_a_store_holds_is_exported(kafka: Kafka, command: Command, store: s
 
 @pytest.mark.parametrize("whole", [True, False])
 def test_what_a_store_holds_is_deleted(kafka: Kafka, command: Command, store: str, whole: bool) -> None:
-    """With its copy; without --yes nothing is."""
     read(kafka, store, range(5))
     more = () if whole else ("--topic", TOPIC)
     facts = command.facts("delete", GROUP, "--store", store, *more)

@@ -29,7 +29,6 @@ sys.stdin.read()
 
 @contextmanager
 def holding(path: Path, mode: str) -> Iterator[int]:
-    """Let another process hold the lock; give its id."""
     command = [sys.executable, "-c", HOLDER, str(path), mode]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
@@ -41,7 +40,6 @@ def holding(path: Path, mode: str) -> Iterator[int]:
 
 
 def opened(path: Path, wait_s: float = 0.05) -> SqliteDatabase:
-    """Return the database at a path."""
     return SqliteDatabase(f"sqlite:///{path}", "sql.database", wait_s)
 
 
@@ -61,7 +59,6 @@ def test_a_lock_is_waited_for_and_its_holder_named(tmp_path: Path, mode: str) ->
 
 
 def test_a_file_that_is_no_database_is_refused(tmp_path: Path) -> None:
-    """Another kind of file is not written to."""
     path = tmp_path / "x.db"
     path.write_text("carrier,delay\n" * 100)
     with pytest.raises(DatabaseError, match="file is not a database") as raised:
@@ -71,7 +68,6 @@ def test_a_file_that_is_no_database_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_folder_that_is_missing_is_named(tmp_path: Path) -> None:
-    """The cure makes it."""
     with pytest.raises(DatabaseError, match="there is no folder") as raised:
         opened(tmp_path / "no" / "x.db").begin()
     assert raised.value.cure == f"mkdir -p {tmp_path}/no"
@@ -79,7 +75,6 @@ def test_a_folder_that_is_missing_is_named(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("is_replaced", [True, False])
 def test_a_file_that_is_replaced_while_it_is_open_is_noticed(tmp_path: Path, is_replaced: bool) -> None:
-    """Nothing more is written into one that nobody will see."""
     path, backup = tmp_path / "x.db", tmp_path / "backup.db"
     database = opened(path)
     for _ in range(2):
@@ -97,7 +92,6 @@ def test_a_file_that_is_replaced_while_it_is_open_is_noticed(tmp_path: Path, is_
 
 
 def test_a_file_on_a_network_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where the file system is of a network nothing is opened."""
     kinds = {line.partition(" - ")[2].split(" ")[0] for line in Path("/proc/self/mountinfo").read_text().splitlines()}
     monkeypatch.setattr(sqlite, "NETWORK", frozenset(kinds))
     with pytest.raises(DatabaseError, match="is on a network file system"):

@@ -10,10 +10,7 @@ from tests.offsets.store_contract import Open, StoreContract
 
 
 class TestSqlite(StoreContract):
-    """A file."""
-
     @pytest.fixture
     def open_bare(self, tmp_path: Path) -> Open:
-        """Open one file."""
         url = f"sqlite:///{tmp_path}/offsets.db"
         return lambda group: open_sql_store(url, StoreContext(group))

@@ -26,16 +26,12 @@ NAMES = st.text(st.characters(categories=["L", "N"]), min_size=1, max_size=12)
 
 
 class TestInMemory(ZooKeeperContract):
-    """The tree in memory."""
-
     @pytest.fixture
     def root(self) -> str:
-        """Return a path of the test's own."""
         return "/test"
 
     @pytest.fixture
     def open_nodes(self) -> OpenNodes:
-        """Begin sessions of one tree."""
         first = FakeNodes()
         first.ensure("/test")
         return lambda: FakeNodes(first.tree)
@@ -43,7 +39,6 @@ class TestInMemory(ZooKeeperContract):
 
 @given(NAMES, st.integers(0, 10**6), st.integers(0, 2**62), st.text(max_size=20), st.text(max_size=20))
 def test_a_node_is_read_as_it_was_written(topic: str, number: int, offset: int, name: str, host: str) -> None:
-    """Whatever the names, what is written is what is read."""
     node = SpoutNode(TopicPartition(topic, number), offset, name, name, (host, 9092))
     assert read_node(node.to_json(), number) == read_node(node.to_json(), number, topic) == node
 
@@ -177,7 +172,6 @@ def test_a_missing_path_is_named() -> None:
 
 
 def test_no_rights_and_no_answer_are_errors_of_their_own() -> None:
-    """They are never read as "no node"."""
     nodes = FakeNodes()
     put(nodes, "/s/partition_0", OLD.to_json())
     nodes.forbidden.add("/s/partition_0")
@@ -200,7 +194,6 @@ def test_a_port_at_which_nobody_listens(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def test_without_kazoo_the_error_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is an optional dependency."""
     monkeypatch.setitem(__import__("sys").modules, "kazoo.client", None)
     with pytest.raises(MissingExtraError, match="kazoo") as caught:
         open_nodes(Location("zk:1", ""))
@@ -208,7 +201,6 @@ def test_without_kazoo_the_error_names_the_extra(monkeypatch: pytest.MonkeyPatch
 
 
 def test_a_group_that_cannot_be_a_node_is_refused() -> None:
-    """A slash would put it elsewhere."""
     with pytest.raises(ConfigError, match=r"kafka\.group = 'a/b'"):
         open_zookeeper_store("zookeeper://zk:1/x", StoreContext("a/b"))
 
@@ -292,7 +284,6 @@ def test_a_preview_writes_nothing_and_yes_does_it(bare_kafka: FakeKafka, nodes: 
 
 
 def test_a_partition_that_kafka_does_not_have_is_named(bare_kafka: FakeKafka, nodes: Nodes, command: Command) -> None:
-    """Nothing is written then; without it the others can be taken."""
     put(nodes, "/root/old/partition_5", OLD.to_json().replace(b'"partition":0', b'"partition":5'))
     assert f"{TOPIC}[5] does not exist" in command.refused(*IMPORT, "--yes")
     assert dict(bare_kafka.committed("readers")) == {}
@@ -300,7 +291,6 @@ def test_a_partition_that_kafka_does_not_have_is_named(bare_kafka: FakeKafka, no
 
 
 def test_what_is_no_node_is_left_alone_and_said(nodes: Nodes, command: Command) -> None:
-    """A foreign node is named, and so is the partition without one."""
     put(nodes, "/root/old/partition_1", b"not ours")
     facts = command.facts(*IMPORT)
     assert [move["partition"] for move in facts["moves"]] == [0]

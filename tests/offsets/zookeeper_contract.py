@@ -20,7 +20,6 @@ OLD = SpoutNode(P0, 918, "shop-7-1600000000", "shop", ("kafka1", 9092))
 
 
 def put(nodes: Nodes, path: str, data: bytes) -> None:
-    """Write a node, as somebody else would."""
     if nodes.get(path) is None:
         nodes.ensure(path)
     nodes.transact([Operation("set", path, data)])
@@ -57,7 +56,6 @@ class ZooKeeperContract(StoreContract):
 
     @pytest.fixture
     def open_bare(self, open_nodes: OpenNodes, root: str) -> Open:
-        """Open stores below one path."""
         return lambda group: self.store(open_nodes(), root, group)
 
     @staticmethod

@@ -13,7 +13,6 @@ from downspout.system import packaging
 
 @pytest.mark.slow
 def test_the_closure_follows_what_is_required_and_no_extra_that_is_not() -> None:
-    """What a requirement needs is in, with what that needs; extras are followed only where they are asked for."""
     found = packaging.closure(["streamparse"])
     assert {"streamparse", "pystorm", "thriftpy2", "jinja2", "markupsafe"} <= set(found)
     assert "pytest" not in packaging.closure(["downspout"])

@@ -33,7 +33,6 @@ class Lines(Topology):
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Build the wheel once."""
     out = tmp_path_factory.mktemp("wheel")
     command = [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", str(out), str(ROOT)]
     subprocess.run(command, check=True, capture_output=True, timeout=LIMIT_S)
@@ -95,7 +94,6 @@ def test_the_wheel_has_one_top_level_package_and_two_of_stubs(wheel: Path) -> No
 @pytest.mark.sweep
 @pytest.mark.slow
 def test_every_module_of_the_wheel_imports_without_the_checkout(clean_environment: Path, tmp_path: Path) -> None:
-    """Each module of the wheel imports in a clean environment, whatever the extras."""
     code = (
         "import importlib, pkgutil, downspout\n"
         "found = [m.name for m in pkgutil.walk_packages(downspout.__path__, 'downspout.')]\n"

@@ -21,7 +21,6 @@ class OneSchema:
         self._schema = schema
 
     def schema(self, number: int) -> Schema:
-        """Return it."""
         return self._schema
 
 

@@ -23,12 +23,10 @@ def framed(number: int, content: bytes) -> bytes:
 
 
 def avro(number: int, document: Any, schema: Any = FLIGHT) -> bytes:
-    """Return an Avro document as such a value."""
     out = io.BytesIO()
     fastavro.schemaless_writer(out, fastavro.parse_schema(schema), document)
     return framed(number, out.getvalue())
 
 
 def flights(number: int, delays: Sequence[int | None]) -> list[bytes]:
-    """Return flights of one carrier."""
     return [avro(number, {"carrier": "UA", "delay": delay}) for delay in delays]

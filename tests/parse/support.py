@@ -32,7 +32,6 @@ class Chunks(streamparse.Spout):
     given: ClassVar[list[pa.RecordBatch]] = []
 
     def initialize(self, storm_conf: Mapping[str, Any], context: Mapping[str, Any]) -> None:
-        """Take the chunks."""
         self._waiting = list(enumerate(self.given))
         self._out: dict[str, pa.RecordBatch] = {}
         self._number = len(self.given)
@@ -40,18 +39,15 @@ class Chunks(streamparse.Spout):
         self.acked: list[int] = []
 
     def next_tuple(self) -> None:
-        """Emit the next one."""
         if self._waiting:
             number, batch = self._waiting.pop(0)
             self._out[str(number)] = batch
             self.emit(batch, tup_id=str(number))
 
     def ack(self, tup_id: str) -> None:
-        """Note what is done."""
         self.acked += [origin.offset for origin in each(self._out.pop(tup_id).column("origin"))]
 
     def fail(self, tup_id: str) -> None:
-        """Take it apart."""
         batch = self._out.pop(tup_id)
         if batch.num_rows == 1:
             self.given_up += [origin.offset for origin in each(batch.column("origin"))]
@@ -62,23 +58,18 @@ class Chunks(streamparse.Spout):
             self._waiting.append((self._number, part))
 
     def exhausted(self) -> bool:
-        """Whether no chunk waits."""
         return not self._waiting
 
     def end_reached(self) -> bool:
-        """Whether all are done."""
         return not self._waiting and not self._out
 
 
 class Reader(streamparse.Bolt):
-    """Reads chunks and does nothing."""
-
     def process(self, tup: Any) -> None:
-        """Raise."""
         raise AssertionError("a chunk is meant to stay whole")
 
     def process_chunk(self, tup: Any) -> None:
-        """Take it."""
+        pass
 
 
 def run_chunks(
@@ -114,7 +105,6 @@ def _as(spec: Any, name: str, given: Input) -> Component:
 
 
 def rows_of(batches: Sequence[pa.RecordBatch]) -> list[dict[str, Any]]:
-    """Return the rows of batches, with offsets for origins."""
     rows = []
     for batch in batches:
         places = [origin.offset for origin in each(batch.column("origin"))]

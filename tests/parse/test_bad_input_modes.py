@@ -49,7 +49,6 @@ class Found:
 
 @pytest.fixture
 def kafka() -> Iterator[FakeKafka]:
-    """One with a topic of two partitions."""
     with FakeKafka("bad-input", VirtualClock()) as made:
         made.create_topic(TOPIC, 2)
         yield made
@@ -95,7 +94,6 @@ def outcome(kafka: FakeKafka, mode: str, aside: bool, directory: Path, config: d
 def both(
     kafka: FakeKafka, aside: bool, root: Path, before: Callable[[], object] = lambda: None, **config: Any
 ) -> tuple[Found, Found]:
-    """Run in both modes; return what each has left."""
     found = []
     for mode in ("record", "chunk"):
         before()
@@ -104,7 +102,6 @@ def both(
 
 
 def good(number: int, text: str = "x") -> bytes:
-    """Return a record that fits."""
     return json.dumps({"a": number, "text": text}).encode()
 
 

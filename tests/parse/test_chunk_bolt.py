@@ -24,7 +24,6 @@ class Short(ChunkBolt):
     ]
 
     def process_chunk(self, tup: Any) -> None:
-        """Filter and reject."""
         values = tup.values
         odd = pc.equal(values.column("value"), "?").to_pylist()
         rows = [row for row, is_odd in enumerate(odd) if is_odd]

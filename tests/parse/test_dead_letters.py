@@ -91,7 +91,6 @@ def content(letter: DeadLetter) -> tuple[Any, ...]:
 
 
 def run(topology: Any, kafka: Kafka) -> Any:
-    """Run a topology to the end of the log."""
     settings: Mapping[str, Any] = getattr(kafka, "settings", {})
     return run_topology(topology, config={**settings, "kafka.bootstrap": kafka.bootstrap, "kafka.breaker_ratio": 0})
 
@@ -157,8 +156,6 @@ def test_rejects_of_chunks_become_whole_letters(kafka: Kafka, capsys: pytest.Cap
 
 
 class Box:
-    """A DeadLetterWriter with its tuples."""
-
     def __init__(self, kafka: Kafka) -> None:
         self.kafka = kafka
         self.done: list[str] = []
@@ -174,17 +171,14 @@ class Box:
         )
 
     def row(self, offset: int, topic_id: str | None = None) -> Rejected:
-        """Return a rejected row of the first partition."""
         known = self.kafka.topic_id(TOPIC) if topic_id is None else topic_id
         origin = Origin(TOPIC, known, 0, offset)
         return Rejected(origin, "ValueError: bad", "parse", 4, 1_234, "key", "välue")
 
     def letters(self) -> list[DeadLetter]:
-        """Return what was written."""
         return list(read_dead_letters(cluster_for(self.kafka.bootstrap), "dead"))
 
     def work(self, seconds: float = 1.0, turns: int = 12) -> None:
-        """Let time pass."""
         for _ in range(turns):
             self.kafka.clock.sleep(seconds)
             self.box.work()
@@ -192,7 +186,6 @@ class Box:
 
 @pytest.fixture
 def box(kafka: Kafka) -> Any:
-    """A DeadLetterWriter."""
     made = Box(kafka)
     yield made
     made.box.close()
@@ -213,7 +206,6 @@ def test_a_tuple_waits_for_all_its_letters(box: Box) -> None:
 
 @pytest.mark.slow
 def test_a_call_that_comes_late_finds_the_letters_written(box: Box) -> None:
-    """Letters are on their way when the call that sends them ends, however late the next one comes."""
     box.box.add("one", [box.row(2)])
     box.box.work()
     wait_until(box.letters)  # the real producer's thread takes real time
@@ -253,7 +245,6 @@ def test_a_place_that_is_nowhere(box: Box, place: tuple[str, int, int]) -> None:
 
 
 def test_a_topic_made_anew_has_other_records(box: Box) -> None:
-    """The record of a topic that was deleted is not looked for in one of the same name."""
     box.box.add("old", [box.row(1, topic_id="AAAAAAAAAAAAAAAAAAAAAA")])
     box.box.drain()
     (letter,) = box.letters()

@@ -27,13 +27,11 @@ from tests.parse.registry_support import framed
 
 @pytest.fixture
 def registry() -> Iterator[SchemaRegistry]:
-    """A registry."""
     with SchemaRegistry() as made:
         yield made
 
 
 def number(value: int) -> bytes:
-    """Return a whole number as Avro has it."""
     value = value << 1 ^ value >> 63
     made = bytearray()
     while value >= 0x80:
@@ -43,7 +41,6 @@ def number(value: int) -> bytes:
 
 
 def record(*fields: tuple[str, Any], name: str = "T") -> dict[str, Any]:
-    """Return a record's schema."""
     return {"type": "record", "name": name, "fields": [{"name": key, "type": kind} for key, kind in fields]}
 
 
@@ -61,7 +58,6 @@ def read(registry: SchemaRegistry, schema: Any, content: bytes, **references: An
 
 @pytest.mark.parametrize("subject", ["proto/common/e.proto", "what?", "x#y", "50%", ":.team:env", "a b", "ü"])
 def test_a_subject_may_have_any_character(registry: SchemaRegistry, subject: str) -> None:
-    """It is one segment of a path, whatever it has in it."""
     registry.register(subject, json.dumps(record(("who", "string"), name="Who")))
     references = [{"name": "Who", "subject": subject, "version": 1}]
     made = registry.register("t", json.dumps(record(("w", "Who"))), references=references)
@@ -274,14 +270,12 @@ def answering(answer: Callable[[Any], None]) -> Iterator[tuple[str, list[bytes]]
 
 
 def with_body(body: bytes, status: str = "200 OK", more: str = "") -> Callable[[Any], None]:
-    """Return what answers with a body."""
     return lambda out: out.write(
         f"HTTP/1.1 {status}\r\nContent-Length: {len(body)}\r\n{more}Connection: close\r\n\r\n".encode() + body
     )
 
 
 def endless(out: Any) -> None:
-    """Answer without end."""
     out.write(b"HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n")
     try:
         while True:
@@ -319,7 +313,6 @@ def test_what_is_no_registry_says_nothing_of_a_record(answer: Callable[[Any], No
 
 
 def test_an_answer_that_trickles_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The whole of it has a time, not only each byte."""
     go_on = threading.Event()
 
     def trickle(out: Any) -> None:

@@ -63,7 +63,6 @@ def many_at_once(parser: JsonParser, names: Sequence[str], values: Sequence[Any]
 
 
 def in_columns(parser: JsonParser, values: Any) -> Outcome:
-    """Return the same of values that are parsed together."""
     found = parser.parse(values)
     found.batch.validate(full=True)
     rows = list(zip(found.rows.tolist(), found.batch.to_pylist(maps_as_pydicts="strict"), strict=True))
@@ -80,7 +79,6 @@ def same(parser: JsonParser, names: Sequence[str], values: Sequence[Any], kind: 
 
 
 def parser_of(types: dict[str, str]) -> JsonParser:
-    """Return a parser of these fields."""
     return JsonParser(Paths(list(types)), Columns.parse([f"{name}:{kind}" for name, kind in types.items()]))
 
 
@@ -328,7 +326,6 @@ def test_arrays_that_are_slices_and_views() -> None:
 
 
 def test_one_key_for_two_fields() -> None:
-    """A key may fill two fields, of two types."""
     columns = Columns.parse(["a:string", "b:string", "c:int8"])
     parser = JsonParser(Paths(["k", "k", "n"]), columns)
     rows, _, _ = same(parser, ["a", "b", "c"], [b'{"k": "%d", "n": 1}' % number for number in range(100)])

@@ -28,7 +28,6 @@ PARSE = JsonParseBolt.spec(fields=FIELDS, types=TYPES)
 
 
 def flight(number: int, **given: Any) -> bytes:
-    """Return a record's value."""
     at = f"2013-01-01T{number // 60 % 24:02d}:{number % 60:02d}:00Z"
     return json.dumps({"carrier": "UA", "dep_delay": number % 90 - 5, "at": at} | given).encode()
 
@@ -45,10 +44,8 @@ class Source(Spout):
 
 
 class Records(Bolt):
-    """Reads records and does nothing."""
-
     def process(self, tup: Any) -> None:
-        """Take it."""
+        pass
 
 
 BAD = [
@@ -64,7 +61,6 @@ BAD = [
 
 @pytest.mark.parametrize("bad", BAD, ids=lambda bad: repr(bad[:20]).replace("\\", ""))
 def test_a_chunk_gives_what_its_records_give(bad: bytes) -> None:
-    """With one corrupt value in it, a chunk gives the rows, the reject and its reason that its records give."""
     values = [flight(number) for number in range(200)] + [None]
     values[77] = bad
     in_chunks = run_chunks(PARSE, [chunk(values)], rejects=True)
@@ -194,7 +190,6 @@ class OneByOne(JsonParseBolt):
     """Is given its records one by one, because it has a ``process`` of its own."""
 
     def process(self, tup: Any) -> None:
-        """Parse it."""
         super().process(tup)
 
 

@@ -66,7 +66,6 @@ FIELDS: dict[str, st.SearchStrategy[Any]] = {
 
 @lru_cache
 def message_class(text: str = TEXT) -> Any:
-    """Return the library's class of the message Top."""
     pool = descriptor_pool.DescriptorPool()
     for file in descriptor_pb2.FileDescriptorSet.FromString(compiled(Schema("PROTOBUF", text))).file:
         pool.Add(file)
@@ -80,7 +79,6 @@ def documents(text: str = TEXT) -> Documents:
 
 
 def written(document: dict[str, Any], text: str = TEXT) -> bytes:
-    """Return a message as producers write it."""
     return bytes(message_class(text)(**document).SerializePartialToString())
 
 

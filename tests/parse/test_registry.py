@@ -30,14 +30,12 @@ TYPES = {"carrier": "string", "delay": "int32"}
 
 @pytest.fixture
 def registry() -> Iterator[SchemaRegistry]:
-    """A registry that knows flights as schema 1."""
     with SchemaRegistry() as made:
         made.register("flights-value", FLIGHT_TEXT)
         yield made
 
 
 def documents(registry: SchemaRegistry, **options: Any) -> Documents:
-    """Return what makes documents with this registry."""
     return Documents(Registry(registry.url), **options)
 
 
@@ -106,7 +104,6 @@ def test_types_of_avro_become_those_of_columns(registry: SchemaRegistry) -> None
 
 
 def test_a_reader_schema_brings_defaults_and_wider_types(registry: SchemaRegistry, tmp_path: Path) -> None:
-    """Values are read as the reader's schema: a default for what was not written, an alias, a wider type."""
     reader = {
         "type": "record",
         "name": "Flight",
@@ -215,7 +212,6 @@ message Flight {
 
 
 def proto(registry: SchemaRegistry) -> int:
-    """Register the schema of flights, which imports another one."""
     registry.register("plane", PLANE, "PROTOBUF")
     reference = {"name": "fleet/plane.proto", "subject": "plane", "version": 1}
     return registry.register("p-value", PROTO, "PROTOBUF", [reference])
@@ -257,7 +253,6 @@ def test_bad_protobuf_says_why(registry: SchemaRegistry, content: bytes, said: s
 
 
 def test_a_protobuf_schema_that_does_not_compile_is_said(registry: SchemaRegistry) -> None:
-    """The reason is protoc's own."""
     number = registry.register("bad", 'syntax = "proto3"; message A { Nothing x = 1; }', "PROTOBUF")
     with pytest.raises(
         ValueError, match=f'schema {number} cannot be used: protoc refuses it: .*"Nothing" is not defined'

@@ -36,7 +36,6 @@ def test_a_chunk_is_split_as_its_records_are(lines: list[str | None]) -> None:
 
 @pytest.mark.parametrize("kind", [pa.string(), pa.binary()])
 def test_words_have_the_type_of_the_texts(kind: pa.DataType) -> None:
-    """Texts give texts, and bytes give bytes."""
     values = ["to be"] if kind == pa.string() else [b"to be"]
     (made,) = run_chunks(SplitBolt.spec(), [chunk(values, kind=kind)]).emitted("bolt")
     assert made.schema.field("word").type == kind

@@ -38,32 +38,23 @@ class Words(TableBolt):
 
 
 class ArrowWords(Words):
-    """With pyarrow."""
-
     def process_table(self, words: pa.Table) -> Any:
-        """Filter, add a column, and sort."""
         found = words.append_column("letters", pc.utf8_length(words.column("value")).cast(pa.int8()))
         return found.filter(pc.field("letters") < 4).sort_by([("letters", "descending")])
 
 
 class PandasWords(Words):
-    """With pandas."""
-
     frame = "pandas"
 
     def process_table(self, words: pd.DataFrame) -> Any:
-        """Filter, add a column, and sort."""
         words["letters"] = words["value"].str.len().astype("int8[pyarrow]")
         return words[words["letters"] < 4].sort_values("letters", ascending=False)
 
 
 class PolarsWords(Words):
-    """With Polars."""
-
     frame = "polars"
 
     def process_table(self, words: pl.DataFrame) -> Any:
-        """Filter, add a column, and sort; without running it."""
         letters = pl.col("value").str.len_chars().cast(pl.Int8).alias("letters")
         return words.lazy().with_columns(letters).filter(pl.col("letters") < 4).sort("letters", descending=True)
 
@@ -91,7 +82,6 @@ def test_each_library_gives_the_same_rows_with_their_origins(bolt: type[Words]) 
 
 @pytest.mark.parametrize("bolt", BOLTS)
 def test_a_record_is_a_table_of_one_row(bolt: type[Words]) -> None:
-    """What the bolt makes of a chunk it makes of its records."""
     tuples = [{"origin": Origin("orders", "id", 2, place), "value": word} for place, word in enumerate(WORDS) if word]
     records = run_bolt(bolt.spec(), tuples).emitted("bolt")
     assert [(found.origin.offset, found.value, found.letters) for found in records] == [
@@ -106,7 +96,6 @@ class Letters(TableBolt):
     frame = "polars"
 
     def process_table(self, words: pl.DataFrame) -> Any:
-        """Explode."""
         letters = words.with_columns(pl.col("value").str.extract_all("[^ ]"))
         return letters.filter(pl.col("value").list.len() > 0).explode("value")
 
@@ -129,13 +118,10 @@ def test_several_rows_of_a_record_have_origins_that_do_not_depend_on_the_chunk(w
 
 
 class Pass(TableBolt):
-    """Returns what the test says."""
-
     outputs: ClassVar[list[str]] = ["origin", "value"]
     result: ClassVar[Any] = None
 
     def process_table(self, table: pa.Table) -> Any:
-        """Return it."""
         return type(self).result(table)
 
 
@@ -201,7 +187,6 @@ class Mixed(TableBolt):
     frame = "pandas"
 
     def process_table(self, words: pd.DataFrame) -> Any:
-        """Make objects."""
         words["value"] = [{"odd": 1} if word == "?" else str(word) for word in words["value"]]
         return words
 
@@ -223,18 +208,15 @@ class OwnBeginning(ArrowWords):
     """Has an ``initialize`` that does not call its base's, as bolts of streamparse need not."""
 
     def initialize(self, storm_conf: Any, context: Any) -> None:
-        """Begin."""
+        pass
 
 
 def test_an_initialize_need_not_call_its_base() -> None:
-    """A bolt with an ``initialize`` of its own works as one without."""
     (made,) = run_chunks(OwnBeginning.spec(), [chunk(WORDS, kind=pa.string())]).emitted("bolt")
     assert made.num_rows == 3
 
 
 class Picky(TableBolt):
-    """Rejects questions."""
-
     outputs: ClassVar[list[Stream]] = [
         Stream(fields=["origin", "value"]),
         Stream(fields=list(REJECT_FIELDS), name="rejects"),
@@ -242,14 +224,12 @@ class Picky(TableBolt):
     frame = "pandas"
 
     def process_table(self, words: pd.DataFrame) -> Any:
-        """Reject, and return the rest."""
         is_question = words["value"] == "?"
         self.reject_rows(words[is_question], "a question")
         return words[~is_question]
 
 
 def test_rejected_rows_leave_with_their_records() -> None:
-    """``reject_rows`` takes rows of the table, and emits their records on ``rejects`` with the reason."""
     outcome = run_chunks(Picky.spec(), [chunk(["a", "?", "b"], kind=pa.string())], rejects=True)
     assert [row[0] for row in found_in(outcome.emitted("bolt"))] == [0, 2]
     (aside,) = outcome.emitted("bolt", "rejects")
@@ -261,14 +241,12 @@ class Careless(Picky):
     """Rejects questions twice, and returns them all the same."""
 
     def process_table(self, words: pd.DataFrame) -> Any:
-        """Reject, and return everything."""
         for _ in range(2):
             self.reject_rows(words[words["value"] == "?"], "a question")
         return words
 
 
 def test_a_rejected_record_has_one_letter_and_no_row() -> None:
-    """Rows of rejected records are left out of what is returned, and to reject one again changes nothing."""
     outcome = run_chunks(Careless.spec(), [chunk(["a", "?", "b"], kind=pa.string())], rejects=True)
     assert [row[0] for row in found_in(outcome.emitted("bolt"))] == [0, 2]
     assert [batch.num_rows for batch in outcome.emitted("bolt", "rejects")] == [1]
@@ -337,12 +315,9 @@ def test_what_is_no_rows_to_reject_is_named(rows: Any, said: str) -> None:
 
 
 class Doubtful(TableBolt):
-    """Raises on a question."""
-
     outputs: ClassVar[list[str]] = ["origin", "value"]
 
     def process_table(self, words: pa.Table) -> Any:
-        """Raise."""
         if "?" in words.column("value").to_pylist():
             raise ValueError("a question")
         return words
@@ -363,7 +338,6 @@ class Counted(TableBolt):
     frame = "pandas"
 
     def process_table(self, rows: pd.DataFrame) -> Any:
-        """Add one."""
         rows["n"] = rows["n"] + 1
         return rows
 

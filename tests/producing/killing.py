@@ -38,7 +38,6 @@ class Split(streamparse.Bolt):
     outputs: ClassVar[list[str]] = ["origin", "key", "message"]
 
     def process(self, tup: Any) -> None:
-        """Emit."""
         value = tup.values.value
         for number in range(2):
             self.emit([tup.values.origin.child("split", number), value, f"{value}.{number}"])
@@ -47,8 +46,6 @@ class Split(streamparse.Bolt):
 
 
 class Copies(Topology):
-    """Each record gives two."""
-
     lines = KafkaSpout.spec(
         topics=[IN], group=GROUP, fields=["origin", "value"], transaction_ms=100, poll_records_max=4, retries_max=1
     )
@@ -87,7 +84,6 @@ class Life:
         return True
 
     def step(self, name: str) -> Callable[[], None]:
-        """Begin a step; return what ends it."""
         self.check()
         if name not in STEPS:
             return lambda: None
@@ -107,7 +103,6 @@ class Life:
         return end
 
     def check(self) -> None:
-        """Raise if the process is dead."""
         if self.is_dead:
             raise Killed
 

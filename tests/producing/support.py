@@ -11,10 +11,8 @@ IN, OUT = "in", "out"
 
 
 def committed(kafka: Kafka, topic: str = OUT) -> Counter[bytes | None]:
-    """Return how often a read_committed reader sees each value."""
     return Counter(record.value for record in kafka.records(topic))
 
 
 def written(kafka: Kafka, topic: str = OUT) -> list[Record]:
-    """Return what is in a topic, partition by partition."""
     return list(kafka.records(topic))

@@ -31,18 +31,15 @@ ORIGIN = Origin("in", "", 0, 7)
 
 @pytest.fixture
 def kafka(bare_kafka: Kafka) -> Kafka:
-    """A topic with three partitions to write to."""
     bare_kafka.create_topic(OUT, 3)
     return bare_kafka
 
 
 def settings_of(kafka: Kafka, **more: Any) -> dict[str, Any]:
-    """Return what a run needs."""
     return {"kafka.bootstrap": kafka.bootstrap, "topology.message.timeout.secs": 600, **more}
 
 
 def write(kafka: Kafka, rows: Any, *, config: Any = None, **settings: Any) -> TopologyResult:
-    """Give tuples to a KafkaBolt."""
     given = {"topic": OUT, "auto_create": False, **settings}
     spec = KafkaBolt.spec(config={"topology.tick.tuple.freq.secs": 1, **settings_of(kafka, **(config or {}))}, **given)
     return run_bolt(spec, rows, config=settings_of(kafka), clock=kafka.clock)
@@ -60,7 +57,6 @@ def test_tuples_become_records(kafka: Kafka) -> None:
 
 @pytest.mark.parametrize("mode", ["asynchronous", "synchronous", "fire_and_forget"])
 def test_each_mode_writes_all_and_acks_all(kafka: Kafka, mode: str) -> None:
-    """Whether a tuple is acked before or after its answer."""
     result = write(kafka, [{"message": str(n)} for n in range(150)], mode=mode)
     assert len(result.acked("bolt")) == 150
     assert sorted(int(r.value or b"") for r in written(kafka)) == list(range(150))
@@ -92,7 +88,6 @@ def test_topics_may_be_told_by_the_tuple(kafka: Kafka, caplog: pytest.LogCapture
 
 
 def reasons(result: TopologyResult) -> str:
-    """Return all reasons for which tuples failed."""
     return "\n".join(result.errors)
 
 
@@ -197,7 +192,7 @@ def run(kafka: Kafka, fields: list[str], rows: list[Any], *, for_s: float = 3.0,
         outputs: ClassVar = fields
 
         def next_tuple(self) -> None:
-            """Emit nothing: rows stand for it."""
+            pass
 
     class Flow(Topology):
         rows = Rows.spec()
@@ -211,7 +206,6 @@ CHUNK = ["origin", "key", "message"]
 
 
 def chunk_of(count: int, **columns: Any) -> pa.RecordBatch:
-    """Return a chunk with origins."""
     origins = column_of([Origin("in", "", 0, 100 + n) for n in range(count)])
     return pa.RecordBatch.from_arrays(
         [origins, *(pa.array(values) for values in columns.values())], names=["origin", *columns]
@@ -239,7 +233,6 @@ def test_a_chunk_with_refused_records_fails_and_names_them(bare_kafka: Kafka) ->
 
 
 def test_a_chunk_with_a_row_that_is_no_record_fails_whole(kafka: Kafka) -> None:
-    """Nothing of it is written, and the reason names the row."""
     result = run(kafka, CHUNK, [chunk_of(3, key=[None] * 3, message=[1, 2, 3])], topic=OUT)
     assert not result.acked("rows")
     assert match_of(r"in\[0\]@100: bolt: the message cannot be written: its type is int", result)
@@ -247,12 +240,9 @@ def test_a_chunk_with_a_row_that_is_no_record_fails_whole(kafka: Kafka) -> None:
 
 
 class Upper(streamparse.Bolt):
-    """A plain streamparse bolt."""
-
     outputs: ClassVar = ["key", "message"]
 
     def process(self, tup: Any) -> None:
-        """Shout."""
         self.emit([tup.values.key, tup.values.value.upper()])
 
 
@@ -354,7 +344,6 @@ def test_too_few_replicas_name_topic_isr_and_cure(fake: Any) -> None:
     (errors.ClusterAuthorizationFailedError(), "grant this client IDEMPOTENT_WRITE on the cluster"),
 ])  # fmt: skip
 def test_errors_of_all_stop_the_component(fake: Any, error: Exception, cure: str) -> None:
-    """And name what to grant."""
     fake.create_topic(OUT)
     fake.faults.fail_next("produce", error)
     with pytest.raises(BrokerError) as raised:
@@ -364,7 +353,6 @@ def test_errors_of_all_stop_the_component(fake: Any, error: Exception, cure: str
 
 @pytest.fixture
 def fake() -> Any:
-    """A FakeKafka of its own."""
     from downspout.testing import FakeKafka
 
     with FakeKafka("bolt") as made:
@@ -375,7 +363,6 @@ HEARD: list[Any] = []
 
 
 def heard(tup: Any, sent: Sent) -> None:
-    """A user's callback that raises now and then."""
     HEARD.append((tup.values.message, sent.topic, sent.offset, sent.error))
     if tup.values.message == "3":
         raise ValueError("oh")
@@ -411,7 +398,6 @@ def test_a_full_buffer_slows_down_and_times_nothing_out(fake: Any) -> None:
     ({"topc": "t"}, "produce.topc .*Try: produce.topic"),
 ])  # fmt: skip
 def test_settings_that_cannot_be_are_errors(settings: dict[str, Any], match: str) -> None:
-    """When the topology is written."""
     with pytest.raises(ConfigError, match=match):
         KafkaBolt.spec(**settings)
 
@@ -430,7 +416,6 @@ def test_an_input_without_the_message_is_found_by_check() -> None:
 
 
 def test_no_topic_at_all_is_an_error_at_start(kafka: Kafka) -> None:
-    """And a finding of ``check``."""
     with pytest.raises(ConfigError, match=r"bolt: no topic is named to write to. Try: topic="):
         write(kafka, [{"message": "1"}], topic=None)
 

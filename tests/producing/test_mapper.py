@@ -22,12 +22,10 @@ TOPICS: dict[str, Any] = {"topic": None, "topic_field": None, "topic_function": 
 
 
 def test_key_and_message_are_the_fields_of_that_name() -> None:
-    """Without more, the other parts are the producer's."""
     assert field_mapper(FIELDS, NAMES)((None, "k", "m", 1, 2, 3)) == Outgoing(b"k", b"m")
 
 
 def test_no_field_key_means_null_keys() -> None:
-    """And null is null in every format."""
     assert field_mapper(["message"], NAMES)((None,)) == Outgoing(None, None)
     assert field_mapper(["message"], NAMES | {"message_format": "json"})((None,)) == Outgoing(None, None)
 
@@ -46,7 +44,6 @@ def test_all_parts_may_be_fields() -> None:
     ({"headers_field": "none"}, "produce.headers_field = 'none'"),
 ])  # fmt: skip
 def test_a_field_that_there_is_not_is_an_error_at_start(given: dict[str, Any], match: str) -> None:
-    """The error names the setting and the fields that there are."""
     with pytest.raises(ConfigError, match=match):
         field_mapper(FIELDS, NAMES | given)
 
@@ -61,7 +58,6 @@ def test_a_field_that_there_is_not_is_an_error_at_start(given: dict[str, Any], m
     ("json", {"a": [None, (1, {"b": float("-inf")})]}, "it has -inf, which is no number there"),
 ])  # fmt: skip
 def test_what_does_not_serialise_says_why(kind: str, value: Any, match: str) -> None:
-    """The part and the reason."""
     with pytest.raises(ValueError, match=match):
         encoder(kind, "the message")(value)
 
@@ -75,19 +71,16 @@ def test_wrong_headers_say_so(value: Any) -> None:
 
 @pytest.mark.parametrize("value", [-1, 1.5, True, "now", 1 << 60], ids=str)
 def test_wrong_times_say_so(value: Any) -> None:
-    """Milliseconds are whole numbers, not before 1970."""
     with pytest.raises(ValueError, match="is not a time in milliseconds"):
         timestamp_of(value)
 
 
 def test_a_datetime_is_a_time() -> None:
-    """Rounded to milliseconds."""
     moment = datetime.datetime(2013, 1, 1, tzinfo=datetime.UTC) + datetime.timedelta(microseconds=1500)
     assert timestamp_of(moment) == 1_356_998_400_002
 
 
 def pair(values: Any) -> Any:
-    """A user's function."""
     return (b"k", values[0])
 
 
@@ -100,7 +93,6 @@ def test_a_function_makes_records() -> None:
 
 
 def by_length(values: Any) -> str | None:
-    """A user's function."""
     return None if len(values) == 1 else f"of-{len(values)}"
 
 
@@ -118,7 +110,6 @@ def test_the_topic_is_fixed_or_told_by_the_tuple(given: dict[str, Any], values: 
 
 
 def test_a_topic_field_that_no_input_has_is_warned_about_once(caplog: pytest.LogCaptureFixture) -> None:
-    """All goes to the default topic."""
     select = selector(["value"], TOPICS | {"topic_field": "kind", "topic": "all"}, logging.getLogger())
     assert [select(("a",)), select(("b",))] == ["all", "all"]
     assert [record.getMessage() for record in caplog.records] == [

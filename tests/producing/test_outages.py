@@ -22,8 +22,6 @@ TIMEOUT_S = 10
 
 
 class AwayUntil(set[TopicPartition]):
-    """Partitions without a leader until some time."""
-
     def __init__(self, places: Any, clock: VirtualClock, until: float) -> None:
         super().__init__(places)
         self.clock, self.until = clock, until
@@ -33,8 +31,6 @@ class AwayUntil(set[TopicPartition]):
 
 
 class Keyed(Topology):
-    """Each record goes where its key says."""
-
     lines = KafkaSpout.spec(topics=[IN], group="keyed", fields=["key", "value", "origin"])
     out = KafkaBolt.spec(inputs=[lines], topic=OUT, message_field="value")
 
@@ -67,8 +63,6 @@ def test_a_partition_that_cannot_be_written_stops_no_other_and_costs_no_record()
 
 
 class Exact(Topology):
-    """Results and offsets in one transaction."""
-
     lines = KafkaSpout.spec(topics=[IN], group="exact", fields=["value", "origin"], transaction_ms=50)
     out = KafkaBolt.spec(inputs=[lines], topic=OUT, message_field="value", transactional=True)
 

@@ -23,12 +23,10 @@ def progress() -> Progress:
 
 
 def origin_of(offset: int, path: str = "") -> Origin:
-    """Return an origin in the partition."""
     return Origin("in", "id", 0, offset, path)
 
 
 def record_of(offset: int) -> Outgoing:
-    """Return the result of a record."""
     return Outgoing(None, b"%d" % offset)
 
 
@@ -39,7 +37,6 @@ class OneByOne:
         self.seen: set[tuple[int, str, str]] = set()
 
     def is_new(self, offset: int, topic: str, path: str) -> bool:
-        """Take note of a result."""
         if offset < BASE or offset in (5, 6) or (offset, topic, path) in self.seen:
             return False
         self.seen.add((offset, topic, path))
@@ -95,7 +92,6 @@ def test_another_result_with_the_origin_of_a_chunks_row_is_an_error() -> None:
 
 
 def test_what_a_commit_holds_is_not_new_afterwards() -> None:
-    """And what an abort has dropped is."""
     results = PartitionResults(progress())
     assert results.is_new(origin_of(10), OUT, record_of(10))
     results.forget()

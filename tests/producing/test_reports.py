@@ -33,20 +33,16 @@ class Bolt:
         self.failed: dict[Any, str] = {}
 
     def ack_many(self, tups: Any) -> None:
-        """Note them."""
         self.acked += tups
 
     def fail_because(self, tup: Any, error: Exception) -> None:
-        """Note it, and why."""
         self.failed[tup] = str(error)
 
     def place_of(self, tup: Any, row: int | None) -> str:
-        """Name it."""
         return f"{tup}: " if row is None else f"{tup}@{row}: "
 
 
 def sending_to(kafka: Kafka, bolt: Bolt, **given: Any) -> Sending:
-    """Return what sends to a Kafka."""
     values: dict[str, Any] = {"mode": "asynchronous", "buffer_bytes": 1 << 20, "age_s_max": 60, "one_topic": False}
     log = logging.getLogger("tests.producing")
     return Sending(kafka.producer(), bolt, kafka.clock, log, **{**values, **given})
@@ -140,18 +136,15 @@ def test_a_full_buffer_is_waited_for_and_not_for_ever(fake: FakeKafka) -> None:
 
 @pytest.fixture
 def fake() -> Any:
-    """A FakeKafka of its own."""
     with FakeKafka("reports") as made:
         yield made
 
 
 def heard(tup: Any, sent: Any) -> None:
-    """A user's callback."""
     raise ValueError("oh")
 
 
 def test_a_callback_that_raises_is_logged_with_its_component(kafka: Kafka, caplog: pytest.LogCaptureFixture) -> None:
-    """And what it raised."""
     sending = sending_to(kafka, Bolt(), heard=heard)
     sending.send("a", OUT, Outgoing(None, b"1"))
     sending.flush(30)
@@ -191,7 +184,6 @@ def transactional(fake: FakeKafka, **conf: Any) -> tuple[KafkaBolt, list[str], l
 
 
 def message(bolt: KafkaBolt, kind: str, session: str, spout: str = "lines.0") -> None:
-    """Let the bolt hear a spout's message."""
     partitions = {TopicPartition("in", 0): Progress("")}
     bolt._hear(Message(kind, spout, session, partitions, GroupMembership("g")).text(), cast("Any", kind))
 
@@ -240,7 +232,6 @@ def test_refused_messages_fail_and_are_warned_of_now_and_then(
 def test_an_open_transaction_that_cannot_be_aborted_at_the_end_is_named(
     fake: FakeKafka, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The warning says whose it is, and what ends it."""
     bolt, _, _ = transactional(fake)
     message(bolt, "open", "s")
     message(bolt, "start", "s")
@@ -282,7 +273,6 @@ def test_a_message_is_what_its_text_says(letters: Any, partitions: Any, membersh
 
 
 def client_for(timeout_s: float, transaction_ms: int = 1_000, **settings: Any) -> dict[str, Any]:
-    """Return the properties of a producer."""
     conf = {f"produce.{name}": value for name, value in settings.items()}
     return producer_client(produce_settings({"produce.topic": OUT, **conf}), {}, timeout_s, transaction_ms)
 

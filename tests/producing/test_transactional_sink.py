@@ -52,17 +52,14 @@ class Sink:
         return producer, sending
 
     def say(self, kind: str, session: str = "s", spout: str = "lines.0", offset: int = -1, **more: Any) -> None:
-        """Take a message of a spout on one partition."""
         membership = more.pop("membership", GroupMembership("g"))
         self.transactions.take(Message(kind, spout, session, {TP: Progress("", offset)}, membership, **more))
 
     def begin(self, session: str = "s", offset: int = -1) -> None:
-        """Open and start a session."""
         self.say("open", session)
         self.say("start", session, offset=offset)
 
     def send(self, offset: int, value: bytes) -> Origin:
-        """Send a result of a record."""
         origin = Origin(IN, "", 0, offset)
         self.transactions.send(origin, OUT, Outgoing(None, value))
         return origin
@@ -70,7 +67,6 @@ class Sink:
 
 @pytest.fixture
 def sink(bare_kafka: Kafka) -> Any:
-    """One task, and topics to read and to write."""
     bare_kafka.create_topic(IN, 2)
     bare_kafka.create_topic(OUT, 1)
     made = Sink(bare_kafka)
@@ -143,7 +139,6 @@ def test_the_result_of_a_record_that_failed_aborts_its_transaction(sink: Sink, o
 
 
 def test_what_is_open_at_the_end_is_aborted(sink: Sink) -> None:
-    """So no reader waits for its time-out."""
     sink.begin()
     sink.send(0, b"0")
     sink.transactions.flush(10)
@@ -230,7 +225,6 @@ def test_a_transaction_that_another_producer_fences_is_counted(sink: Sink) -> No
 
 
 def test_a_session_that_aborts_in_good_order_keeps_its_producer(sink: Sink) -> None:
-    """A new one for each session would cost its start."""
     for session in ("s", "s2", "s3"):
         sink.begin(session)
         sink.send(0, session.encode())

@@ -35,7 +35,6 @@ class Double(streamparse.Bolt):
     attempts: ClassVar[Counter[str]] = Counter()
 
     def process(self, tup: Any) -> None:
-        """Emit."""
         value = tup.values.value
         self.attempts[value] += 1
         if value == "-":
@@ -48,15 +47,12 @@ class Double(streamparse.Bolt):
 
 
 class Copies(Topology):
-    """Each record gives two."""
-
     lines = KafkaSpout.spec(topics=[IN], group="copies", fields=["origin", "value"], transaction_ms=50)
     double = Double.spec(inputs=[lines])
     out = KafkaBolt.spec(inputs=[double], topic=OUT, transactional=True)
 
 
 def settings_of(kafka: Kafka, **more: Any) -> dict[str, Any]:
-    """Return what a run needs."""
     return {
         "kafka.bootstrap": kafka.bootstrap, "topology.message.timeout.secs": 30, "kafka.retries_max": 2,
         "produce.auto_create": False, "run.until": "end", **more,
@@ -74,17 +70,14 @@ def kafka(bare_kafka: Kafka) -> Kafka:
 
 
 def run(topology: Any, kafka: Kafka, **more: Any) -> TopologyResult:
-    """Run until the end."""
     return run_topology(topology, config=settings_of(kafka, **more), clock=kafka.clock)
 
 
 def expected(values: Any) -> Counter[bytes | None]:
-    """Return what there should be."""
     return Counter(f"{value}.{number}".encode() for value in values for number in range(2))
 
 
 def test_each_result_is_there_once_and_the_offsets_with_it(kafka: Kafka) -> None:
-    """Without faults; the group's offsets are the end."""
     run(Copies, kafka)
     assert committed(kafka) == expected(range(300))
     reader = kafka.consumer(group="copies")
@@ -236,7 +229,6 @@ def test_chunks_are_written_exactly_once(kafka: Kafka) -> None:
 
 
 def wrong(topology: Any, kafka: Kafka, **more: Any) -> list[str]:
-    """Return what `check` finds to be wrong."""
     graph = from_class(topology, "found")
     return [str(found) for found in findings(graph, resolve(graph, options=settings_of(kafka, **more), environ={}))]
 
@@ -291,8 +283,6 @@ def test_two_results_with_one_origin_are_an_error_that_says_so(kafka: Kafka) -> 
 
 
 class Lines(Topology):
-    """Each record gives one; transactions are long."""
-
     lines = KafkaSpout.spec(topics=[IN], group="copies", fields=["origin", "value"], transaction_ms=5_000)
     out = KafkaBolt.spec(inputs=[lines], topic=OUT, message_field="value", transactional=True)
 
@@ -326,7 +316,6 @@ def test_a_dead_letter_that_cannot_be_written_ends_the_run(kafka: Kafka) -> None
 
 
 def test_a_dead_letter_that_comes_while_a_commit_is_on_its_way_is_in_the_next_one() -> None:
-    """It is not dropped with those that are committed."""
     sent: list[tuple[str, str]] = []
     transactions = SpoutTransactions(
         "lines.0", lambda values, tup_id, stream: sent.append((values[0], tup_id)), logging.getLogger()

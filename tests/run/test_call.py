@@ -68,8 +68,6 @@ def test_metrics_are_served_beside_it(how: str, caplog: pytest.LogCaptureFixture
     found: dict[str, str] = {}
 
     class Waits(Count.numbers.component_cls):  # type: ignore[misc,name-defined]
-        """Has its end when all was read."""
-
         def exhausted(self) -> bool:
             return over.is_set() and not self.left
 
@@ -138,7 +136,6 @@ def test_what_a_notebook_shows_is_no_markup() -> None:
 
 @pytest.mark.slow
 def test_ctrl_c_drains_and_returns_in_a_script(tmp_path: Path) -> None:
-    """After Ctrl-C in a script the call returns a result that says so, and the script goes on."""
     code = NUMBERS + textwrap.dedent("""
         import downspout
         class Endless(Numbers):
@@ -192,7 +189,6 @@ class Kernel:
 
 @pytest.fixture
 def kernel(tmp_path: Path) -> Iterator[Kernel]:
-    """A real kernel, in its own process."""
     from jupyter_client import KernelManager
 
     manager = KernelManager(kernel_cmd=[sys.executable, "-m", "ipykernel_launcher", "-f", "{connection_file}"])

@@ -74,7 +74,6 @@ def test_a_line_tells_of_batches() -> None:
 
 
 def test_the_time_that_is_left_counts_dead_letters_as_done_and_leaves_retries_out() -> None:
-    """A record that is dead-lettered is progress, and where only retries are left no rate is put on them."""
     rates = Rates()
     for at_s in range(1, 100):
         reports = {"reader": {"lag": 10_000.0 - 100 * at_s, "dead_lettered": 100.0 * at_s, "retry_waiting": 5.0}}
@@ -97,7 +96,6 @@ def test_the_time_that_is_left_counts_dead_letters_as_done_and_leaves_retries_ou
 
 
 def screen(width: int, given: RunMetrics, during: Callable[[], None] = lambda: None) -> str:
-    """Return what a terminal of a width is sent."""
     out = io.StringIO()
     view = TableView(Console(file=out, force_terminal=True, width=width, color_system=None))
     view.look(0.0, lambda: given)
@@ -148,7 +146,6 @@ def test_a_line_of_the_log_passes_above_the_table(monkeypatch: pytest.MonkeyPatc
 
 
 def partition(committed: int | None, lag: int | None, blocks: int | None = None) -> dict[str, object]:
-    """Return what a spout reports of one partition."""
     return {
         "committed": committed, "position": 20, "end": 20, "lag": lag, "done": 2, "uncommitted": 3, "in_flight": 1,
         "failed": 0, "blocks": blocks, "why": "failed 2 times, waits for another try" if blocks is not None else "",

@@ -1,7 +1,5 @@
 """`downspout run` as a process: streamparse's own project, signals, exit codes, what it prints."""
 
-# ruff: noqa: D102   (components made for one test explain themselves)
-
 import io
 import json
 import os
@@ -34,13 +32,11 @@ MAIN = "import sys; from downspout.cli import main; sys.exit(main())"
 
 @pytest.fixture
 def project(tmp_path):
-    """A fresh `sparse quickstart` project."""
     shutil.copytree(Path(streamparse.__file__).parent / "bootstrap" / "project", tmp_path / "qs")
     return tmp_path / "qs"
 
 
 def start(project, *arguments):
-    """Start the command in a project."""
     return subprocess.Popen(
         [sys.executable, "-c", MAIN, *arguments],
         cwd=project,

@@ -11,7 +11,6 @@ from tests.waiting import eventually
 
 
 def metrics(completed: int) -> RunMetrics:
-    """Return metrics that can be told from others."""
     return RunMetrics("t", RunResult("running", True, 1.0, {}, completed, 0, 0, 0, None, None), {}, Bounds(), False)
 
 
@@ -63,7 +62,6 @@ def test_a_run_that_does_not_answer_leaves_the_last_answer_and_its_age() -> None
 
 
 def test_the_end_of_a_run_lets_a_waiting_thread_go() -> None:
-    """A thread that waits when the run ends does not wait on."""
     snapshots = Snapshots()
     asking = threading.Thread(target=snapshots.latest, kwargs={"wait_s": 600})
     asking.start()

@@ -62,7 +62,6 @@ def shop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeKafka]
 
 
 def produce(kafka: FakeKafka, count: int) -> None:
-    """Produce orders, of which every fourth makes no row."""
     for number in range(count):
         kafka.produce("orders", b"free" if number % 4 == 0 else b"paid", partition=0)
 

@@ -1,7 +1,5 @@
 """A component that does not return: it is named, and neither a signal nor the drain's time waits for it."""
 
-# ruff: noqa: D102   (components made for one test explain themselves)
-
 from __future__ import annotations
 
 import signal
@@ -98,7 +96,6 @@ def test_what_waits_for_a_service_that_is_away_blames_no_record(
 
 
 def test_a_loop_that_gets_on_is_not_named(watched: Any, caplog: pytest.LogCaptureFixture) -> None:
-    """Whatever is counted tells that the calls are not one."""
     watchdog, engine, _ = watched
     for now in range(0, 300, 10):
         engine.beats += 1

@@ -17,7 +17,6 @@ LIMIT_S = 600
 
 
 def commands(readme: Path) -> dict[str, list[str]]:
-    """Return the commands of each section."""
     sections = SECTION.findall(readme.read_text(encoding="utf-8"))
     return {
         title: [line for language, block in BLOCK.findall(text) if not language for line in block.splitlines()]

@@ -14,13 +14,11 @@ from tests.sampling import examples
 
 
 def of(*objects: dict[str, Any]) -> Inferred:
-    """Return what is inferred of records."""
     lines = [json.dumps(each, ensure_ascii=False).encode() for each in objects]
     return infer(Sample(lines, list(range(1, len(lines) + 1)), list(objects), is_whole=True))
 
 
 def values(*found: Any) -> Inferred:
-    """Return what is inferred of values of one field."""
     return of(*({"x": value} for value in found))
 
 
@@ -67,7 +65,6 @@ def test_a_type_takes_all_values(given_values: list[Any], kind: str) -> None:
     ],
 )
 def test_numbers_are_times_by_name_and_range(name: str, value: int, kind: str) -> None:
-    """Whole numbers are times where the name says so and the range fits; a guess is said."""
     found = of({name: value})
     assert found.fields[0].type == kind
     assert bool(said(found)) == (value != 12)
@@ -98,7 +95,6 @@ def test_guesses_are_said() -> None:
 
 
 def test_nested_objects_become_paths() -> None:
-    """Objects inside of objects become fields by their paths, also where they are null or missing."""
     found = of({"user": {"id": 1, "at": {"city": "Lima"}}}, {"user": None}, {"user": {"id": 2, "at": None}})
     assert as_paths(found.fields) == ["user_id=user.id", "user_at_city=user.at.city"]
     assert found.fields[0].remark == "null or missing in 1 of 3"
@@ -134,7 +130,6 @@ documents = st.recursive(
 @settings(max_examples=examples(400))
 @given(st.lists(st.dictionaries(st.text(max_size=6), documents, min_size=1, max_size=4), min_size=1, max_size=6))
 def test_every_record_fits_the_columns_that_are_inferred_of_it(objects: list[dict[str, Any]]) -> None:
-    """Whatever the records are, JsonParseBolt takes each of them with the columns that they gave."""
     try:
         found = of(*objects)
     except ConfigError:

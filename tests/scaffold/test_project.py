@@ -37,7 +37,6 @@ def test_a_name_that_cannot_be_imported_is_refused(name: str, message: str, tmp_
 
 
 def test_an_empty_folder_is_taken_and_another_is_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A folder of that name may be there, if nothing is in it; what is in it stays as it is."""
     monkeypatch.chdir(tmp_path)
     Path("shop").mkdir()
     create(Path("shop"))

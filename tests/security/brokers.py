@@ -20,7 +20,6 @@ KINDS = {
 
 @pytest.fixture(scope="session")
 def scram_kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedKafka]:
-    """TLS and SCRAM-SHA-256: what most tests use."""
     folder = tmp_path_factory.mktemp("scram") / "kafka"
     with EmbeddedKafka(folder, properties=UNHURRIED, security="sasl_ssl", start_s_max=START_S_MAX) as broker:
         yield broker

@@ -10,8 +10,6 @@ from spouts.kafka import KafkaSpout
 
 
 class Shop(Topology):
-    """Orders from Kafka to Parquet."""
-
     orders = KafkaSpout.spec(fields=["value", "origin"], poll_timeout_ms=50, retries_max=0)
     parse = JsonParseBolt.spec(fields=["id", "city"], inputs={orders: Grouping.SHUFFLE})
     sink = ParquetBolt.spec(

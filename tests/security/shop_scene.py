@@ -41,7 +41,6 @@ class Shop:
         self.configure({**self.client, "sasl_plain_password": f"env:{VARIABLE}"} if self.password else self.client)
 
     def configure(self, client: Mapping[str, Any]) -> None:
-        """Write ``downspout.toml``."""
         lines = ["[kafka]", f'bootstrap = "{self.broker.bootstrap}"', f'topics = ["{self.topic}"]']
         lines += [f'group = "{self.topic}"', "[kafka.client]"]
         lines += [f"{name} = {json.dumps(value)}" for name, value in client.items()]
@@ -49,7 +48,6 @@ class Shop:
 
     @property
     def letters(self) -> str:
-        """The dead-letter topic."""
         return f"{self.topic}.dead-letters"
 
     def command(self, *words: str, code: int = 0) -> str:
@@ -61,20 +59,16 @@ class Shop:
         return str(out + err)
 
     def publish(self, values: Iterable[str]) -> None:
-        """Write one record per value."""
         lines = self.folder / "lines"
         lines.write_text("".join(f"{value}\n" for value in values), encoding="utf-8")
         self.command("kafka", "produce", self.topic, str(lines))
 
     def run(self, *words: str, code: int = 0) -> str:
-        """Run the topology to the end of the topic."""
         return self.command("run", SHOP, "--until", "end", *words, code=code)
 
     def broker_offsets(self) -> Mapping[Any, Any]:
-        """Return what the topology's group has committed, metadata included."""
         return cluster_for(self.broker.bootstrap, self.client).group_offsets(self.topic)
 
     def written(self) -> dict[str, bytes]:
-        """Return all that is in the folder."""
         files = (path for path in sorted(self.folder.rglob("*")) if path.is_file())
         return {str(path.relative_to(self.folder)): path.read_bytes() for path in files}

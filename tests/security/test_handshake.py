@@ -22,13 +22,11 @@ from tests.security.brokers import START_S_MAX
 
 
 def properties_of(broker: EmbeddedKafka) -> dict[str, str]:
-    """Return what the broker was configured with."""
     lines = (broker.directory / "server.properties").read_text(encoding="utf-8").splitlines()
     return dict(line.split("=", 1) for line in lines)
 
 
 def enter(broker: EmbeddedKafka, client: dict[str, Any], host: str = "127.0.0.1") -> None:
-    """Connect and go through the steps."""
     with socket.create_connection((broker.broker.host, broker.broker.port), timeout=60) as connection:
         handshake.enter(connection, host, client)
 
@@ -125,7 +123,6 @@ def test_the_files_of_a_protected_broker_are_private_and_new_each_time(tmp_path:
     [("tls", None, "security = 'tls' is unknown"), ("sasl_ssl", "DIGEST-MD5", "mechanism = 'DIGEST-MD5' is unknown")],
 )
 def test_unknown_protection_is_refused(tmp_path: Path, protocol: str, mechanism: str | None, message: str) -> None:
-    """Names that Kafka does not have are errors with the names that it has."""
     with pytest.raises(ConfigError, match=message):
         security.decide(tmp_path, protocol, mechanism, java=Path("java"), is_new=True)
 
@@ -142,7 +139,6 @@ def test_a_directory_made_before_is_never_opened_up(tmp_path: Path) -> None:
 
 @pytest.fixture
 def server() -> Iterator[socket.socket]:
-    """A port that somebody listens on."""
     with socket.create_server(("127.0.0.1", 0)) as listening:
         yield listening
 
@@ -194,6 +190,5 @@ def test_a_missing_file_is_named(tmp_path: Path) -> None:
 
 
 def test_an_older_look_of_a_broker_directory_is_open(tmp_path: Path) -> None:
-    """A directory that was made before there was any protection has none."""
     assert security.read_security(tmp_path).is_open
     assert security.read_security(tmp_path).settings == {}

@@ -57,7 +57,6 @@ def write(directory: Path, values: list[str | None]) -> tuple[list[int], dict[in
 
 
 def read(directory: Path) -> dict[int, str | None]:
-    """Return the values by row, as pyarrow reads them."""
     files = [str(file) for file in directory.rglob("*.parquet") if _is_data(file, directory)]
     if not files:
         return {}

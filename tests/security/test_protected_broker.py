@@ -28,7 +28,6 @@ def shop(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> Shop:
-    """A project on each kind of broker."""
     return Shop(tmp_path, any_kafka, topic_name, monkeypatch, capsys)
 
 
@@ -101,18 +100,15 @@ class Everything(logging.Handler):
         self.records: list[logging.LogRecord] = []
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Keep it."""
         self.records.append(record)
 
     @property
     def text(self) -> str:
-        """All that was said."""
         return "\n".join(record.getMessage() for record in self.records)
 
 
 @pytest.fixture
 def log(caplog: pytest.LogCaptureFixture) -> Iterator[Everything]:
-    """The log of kafka-python and of ours at DEBUG."""
     handler = Everything()
     for name in ("kafka", "downspout"):
         caplog.set_level(logging.DEBUG, logger=name)

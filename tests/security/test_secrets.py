@@ -53,27 +53,23 @@ def fake() -> Iterator[FakeKafka]:
 
 
 def in_file(folder: Path, monkey: pytest.MonkeyPatch) -> tuple[str, list[str]]:
-    """Put it into downspout.toml."""
     (folder / "downspout.toml").write_text(f"{TOML}sasl_plain_password = '{SECRET}'\n", encoding="utf-8")
     return SHOP, []
 
 
 def in_environment(folder: Path, monkey: pytest.MonkeyPatch) -> tuple[str, list[str]]:
-    """Put it into the variable of the setting."""
     (folder / "downspout.toml").write_text(TOML, encoding="utf-8")
     monkey.setenv("DOWNSPOUT_KAFKA_CLIENT_SASL_PLAIN_PASSWORD", SECRET)
     return SHOP, []
 
 
 def in_variable(folder: Path, monkey: pytest.MonkeyPatch) -> tuple[str, list[str]]:
-    """Put it into another variable."""
     (folder / "downspout.toml").write_text(f"{TOML}sasl_plain_password = 'env:MINE'\n", encoding="utf-8")
     monkey.setenv("MINE", SECRET)
     return SHOP, []
 
 
 def in_secret_file(folder: Path, monkey: pytest.MonkeyPatch) -> tuple[str, list[str]]:
-    """Put it into a file of its own."""
     secret = folder.parent / "secret"
     secret.write_text(SECRET + "\n", encoding="utf-8")
     (folder / "downspout.toml").write_text(f"{TOML}sasl_plain_password = 'file:{secret}'\n", encoding="utf-8")
@@ -81,13 +77,11 @@ def in_secret_file(folder: Path, monkey: pytest.MonkeyPatch) -> tuple[str, list[
 
 
 def in_option(folder: Path, monkey: pytest.MonkeyPatch) -> tuple[str, list[str]]:
-    """Put it onto the command line."""
     (folder / "downspout.toml").write_text(TOML, encoding="utf-8")
     return SHOP, ["--set", f"{PASSWORD}={SECRET}"]
 
 
 def in_spec(folder: Path, monkey: pytest.MonkeyPatch) -> tuple[str, list[str]]:
-    """Spell it in the topology."""
     return "tests.security.test_secrets:Spelled", []
 
 
@@ -238,8 +232,6 @@ def test_an_option_without_a_value_is_not_repeated() -> None:
 
 
 class SaslAuthenticateRequest:
-    """As kafka-python's, by its name."""
-
     def __str__(self) -> str:
         return SECRET
 

@@ -87,7 +87,6 @@ def replaced(document: Any, path: tuple[Any, ...], value: Any) -> Any:
 
 @PARSER
 def test_valid_input_is_taken(name: str) -> None:
-    """Each sample is taken, so that what is made of it is close to valid."""
     parser = PARSERS[name]
     if not name.startswith("offsets"):
         assert all(survives(parser, sample) for sample in parser.samples)
@@ -107,7 +106,6 @@ def test_torn_input_raises_nothing_but_the_documented_error(name: str, data: st.
 @given(content=st.binary(max_size=300) | st.lists(st.sampled_from(NASTY_BYTES), max_size=5).map(b"".join))
 @FUZZ
 def test_any_bytes_raise_nothing_but_the_documented_error(name: str, content: bytes) -> None:
-    """Bytes from nowhere likewise."""
     survives(PARSERS[name], content)
 
 
@@ -138,7 +136,6 @@ NESTS = [b"[" * 200_000, b'{"t":' * 200_000, b'{"t":{"0":' + b"[" * 200_000]
 @pytest.mark.parametrize("name", ["commit metadata", "offsets in Spark's options", "offsets in a checkpoint"])
 @pytest.mark.parametrize("content", NESTS, ids=["lists", "objects", "inside"])
 def test_nesting_is_refused_elsewhere_too(name: str, content: bytes) -> None:
-    """So it is where there is no checksum."""
     survives(PARSERS[name], content)
 
 
@@ -197,7 +194,6 @@ def test_memory_follows_the_size_of_the_input(bomb: str) -> None:
 
 
 def calls(parser: Parser, content: bytes) -> int:
-    """Return how many functions are called."""
     count = 0
 
     def note(frame: Any, event: str, argument: Any) -> None:

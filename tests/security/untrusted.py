@@ -59,7 +59,6 @@ def _coverage() -> Coverage:
 
 
 def entries() -> Iterator[Entry]:
-    """Yield an entry of each kind."""
     files = (DataFile("c=ü%2F/part-w-0.parquet", 3, 9),)
     known: dict[str, Any] = {"coverage": _coverage(), "component": "sink", "inputs": {"parse": "", "other": "other.0"}}
     head = ("w", "shop", ("n:int64", "/c"), 5)
@@ -70,7 +69,6 @@ def entries() -> Iterator[Entry]:
 
 
 def checkpoint() -> bytes:
-    """Return the state after these entries."""
     history = History()
     for entry in entries():
         history.take(entry)
@@ -82,7 +80,6 @@ def _restore(content: bytes) -> None:
 
 
 def _sealed(document: Any) -> bytes:
-    """Return a document with the checksum that fits."""
     return to_document(document) if isinstance(document, dict) else json.dumps(document).encode()
 
 

@@ -100,7 +100,6 @@ def test_each_type_takes_the_default_of_its_setting(scope: str) -> None:
 
 
 def _takes(hint: Any, value: Any) -> bool:
-    """Return whether a value is of a type."""
     if get_origin(hint) is Literal:
         return value in get_args(hint)
     if get_origin(hint) in (Sequence, Mapping, PathLike):
@@ -111,7 +110,6 @@ def _takes(hint: Any, value: Any) -> bool:
 
 
 def by_mypy(file: Path) -> dict[int, str]:
-    """Return the errors that mypy finds, by line."""
     command = [sys.executable, "-m", "mypy", "--strict", "--cache-dir", str(file.parent / "cache"), str(file)]
     environ = {"MYPYPATH": str(ROOT), "PATH": ""}
     done = subprocess.run(
@@ -124,7 +122,6 @@ def by_mypy(file: Path) -> dict[int, str]:
 
 
 def by_pyright(file: Path) -> dict[int, str]:
-    """Return the errors that pyright finds, by line."""
     config = {"include": [file.name], "extraPaths": [str(ROOT)], "stubPath": str(ROOT / "stubs")}
     (file.parent / "pyrightconfig.json").write_text(json.dumps(config), encoding="utf-8")
     command = [sys.executable, "-m", "pyright", "--outputjson", "--pythonpath", sys.executable, "-p", str(file.parent)]
@@ -180,7 +177,6 @@ class Editor:
         return said["result"]
 
     def close(self) -> None:
-        """End the server."""
         self._server.kill()
         self._server.communicate()
 

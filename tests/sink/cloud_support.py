@@ -82,7 +82,6 @@ def _started(folder: Path) -> tuple[subprocess.Popen[bytes], str] | None:
 
 
 def s3_client(url: str, **options: Any) -> Any:
-    """Return a client of the server's bucket."""
     given = {"retry_config": {"max_retries": 4, "backoff": {"init_backoff": _ms(5), "max_backoff": _ms(50), "base": 2}}}
     return obstore.store.S3Store(
         "bucket", endpoint=url, access_key_id="test", secret_access_key="test", region="us-east-1",
@@ -97,7 +96,6 @@ def _ms(count: int) -> Any:
 
 
 def memory() -> ObjectStore:
-    """Return a store in memory."""
     return ObjectStore(obstore.store.MemoryStore())
 
 
@@ -109,7 +107,6 @@ class _Calm:
 
 
 def simulated(top: Path) -> ObjectStore:
-    """Return the store of a simulated world."""
     process: Any = _Calm()
     return SimulatedStore(process, Bucket(SharedFolder(top, time.time), later=lambda request: None))
 
@@ -132,5 +129,4 @@ def rows_in_sight(disk: Storage, directory: Path) -> list[int]:
 
 
 def out(name: str) -> ObjectPath:
-    """Return a directory in the bucket."""
     return ObjectPath(f"s3://bucket/{name}")

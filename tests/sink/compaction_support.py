@@ -25,7 +25,6 @@ Row = tuple[Any, ...]
 def opened(
     directory: Path, writer: str, disk: Disk | None = None, rebuild: int = 0, clock: Clock = SYSTEM_CLOCK
 ) -> SinkWriter:
-    """Open a writer of the sink."""
     made = SinkWriter(
         directory, topology="t", component="sink", columns=COLUMNS, writer=writer, partition_by=["month"],
         disk=disk or SteppedDisk(), rebuild=rebuild, clock=clock,
@@ -46,23 +45,19 @@ def rows(offsets: Iterable[int]) -> tuple[Identities, pa.Table]:
 
 
 def write(sink: SinkWriter, offsets: Iterable[int]) -> Flushed:
-    """Flush rows by a writer that is open."""
     identities, table = rows(offsets)
     return sink.flush(identities, lambda mask, _: table.filter(pa.array(mask)))
 
 
 def flush(directory: Path, offsets: Iterable[int], writer: str, disk: Disk | None = None, rebuild: int = 0) -> None:
-    """Open a writer and flush rows."""
     write(opened(directory, writer, disk, rebuild), offsets)
 
 
 def compact(directory: Path, disk: Disk | None = None, writer: str = "", **options: Any) -> Compacted:
-    """Compact as the command does, but quietly."""
     return Compactor(directory, disk=disk or SteppedDisk(), writer=writer, say=lambda line: None, **options).run()
 
 
 def sweep(directory: Path) -> int:
-    """Take all writers with staged files for dead."""
     sink = opened(directory, "sweeper")
     return Recovery(sink.log, sink._catch_up, sink._entry, SYSTEM_CLOCK).sweep(after_s=0)
 

@@ -28,7 +28,6 @@ from downspout.sink.storage.layout import data_name
 
 
 def append(log: CommitLog, kind: str, **fields: Any) -> None:
-    """Append an entry of the directory's own sink."""
     while True:
         log.refresh()
         entry = Entry(
@@ -71,12 +70,10 @@ def _reader(path: Path) -> io.BytesIO:
 
 
 def fence(directory: Path, *writers: str) -> None:
-    """Append a fence."""
     append(CommitLog(directory), FENCE, fenced=writers)
 
 
 def start_anew(directory: Path) -> None:
-    """Rebuild the directory, and take all files away."""
     log = CommitLog(directory)
     log.refresh()
     old = list(log.files)
@@ -85,7 +82,6 @@ def start_anew(directory: Path) -> None:
 
 
 def delete_replaced(directory: Path) -> None:
-    """Delete what was kept for slow readers."""
     for path in Layout(directory).replaced.rglob("*.hidden"):
         path.unlink()
 

@@ -28,7 +28,6 @@ class Origins:
         self.origins = list(origins)
 
     def columns(self) -> dict[str, Any]:
-        """Return them as columns of a file."""
         names = ("_topic", "_topic_id", "_partition", "_offset", "_path")
         types = (pa.string(), pa.string(), pa.int32(), pa.int64(), pa.string())
         parts = list(zip(*self.origins, strict=True)) or [()] * 5
@@ -79,7 +78,6 @@ def sink(
 
 
 def tup(origin: Sequence[Any], *values: Any) -> Tuple:
-    """Return a tuple with an origin and values."""
     return Tuple("-".join(map(str, origin)), "parse", "default", 2, (Origin(*origin), *values))
 
 

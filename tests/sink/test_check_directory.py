@@ -26,7 +26,6 @@ def graph(
     directory: Path, *, topology: str = "lines", topic: str = "lines", name: str = "out", cls: Any = ParquetBolt,
     schema: list[str] = SCHEMA, **settings: Any,
 ) -> Graph:  # fmt: skip
-    """Return a topology with a sink."""
     spout = KafkaSpout.spec(name="spout", topics=[topic], fields=["origin", "value"])
     parse = JsonParseBolt.spec(name="parse", inputs=[spout], fields=["n", "paid", "word", "more"])
     sink = cls.spec(name=name, inputs=[parse], directory=str(directory), schema=schema, **settings)
@@ -35,7 +34,6 @@ def graph(
 
 
 def errors_of_check(made: Graph, given: Mapping[str, Any]) -> list[str]:
-    """Return the errors that check finds."""
     found = check.findings(made, check.resolve(made, given, environ={}))
     return [f"{each.what}. Try: {each.cure}" for each in found if each.is_error]
 

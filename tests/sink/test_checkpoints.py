@@ -35,7 +35,6 @@ STREAM = Stream("t", "id", 0, "")
 
 
 def flushed(number: int, writer: str = "w") -> Entry:
-    """Return an entry with one file of one row."""
     coverage = Coverage()
     coverage.add(STREAM, [number])
     files = (DataFile(f"part-{writer}-{number}.parquet", 1, 100),)
@@ -43,7 +42,6 @@ def flushed(number: int, writer: str = "w") -> Entry:
 
 
 def fill(directory: Path, count: int, disk: Disk | None = None) -> CommitLog:
-    """Append until the log has so many entries."""
     log = CommitLog(directory, disk)
     log.refresh()
     while log.length < count:
@@ -52,24 +50,19 @@ def fill(directory: Path, count: int, disk: Disk | None = None) -> CommitLog:
 
 
 def state(log: History) -> bytes:
-    """Return all that is known."""
     return log.to_bytes()
 
 
 class CountingDisk(Disk):
-    """Counts what is read."""
-
     reads = 0
 
     def read(self, path: Path) -> bytes:
-        """Count and read."""
         self.reads += 1
         return super().read(path)
 
 
 @pytest.mark.parametrize("count", [0, 1, 99, 100, 101, 250, 500])
 def test_opening_reads_few_entries_whatever_the_history(tmp_path: Path, count: int) -> None:
-    """With any history, opening reads one checkpoint and the entries behind it, and knows what all entries say."""
     log = fill(tmp_path, count)
     disk = CountingDisk()
     other = CommitLog(tmp_path, disk)
@@ -190,7 +183,6 @@ def histories(draw: st.DrawFn) -> list[Entry]:
 @settings(deadline=None)
 @given(histories())
 def test_an_entry_of_any_kind_survives_its_bytes(entries: list[Entry]) -> None:
-    """Whatever an entry says is read back as it was."""
     for entry in entries:
         assert Entry.from_bytes(entry.to_bytes()) == entry
 
@@ -198,7 +190,6 @@ def test_an_entry_of_any_kind_survives_its_bytes(entries: list[Entry]) -> None:
 @settings(deadline=None)
 @given(histories(), st.integers(0, 25))
 def test_a_checkpoint_anywhere_changes_nothing(entries: list[Entry], at: int) -> None:
-    """State after a checkpoint and the entries behind it = state after all entries."""
     whole, first, second = History(), History(), History()
     for entry in entries:
         whole.take(entry)

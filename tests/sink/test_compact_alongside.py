@@ -106,15 +106,13 @@ class Started:
         STARTED.append(self)
 
     def poll(self) -> int | None:
-        """Return how it ended."""
         return self.returncode
 
     def terminate(self) -> None:
-        """End."""
         self.returncode = -15
 
     def wait(self, _: float | None = None) -> None:
-        """It has ended."""
+        pass
 
 
 STARTED: list[Started] = []
@@ -140,7 +138,6 @@ def lives(bolt: Any, seconds: int) -> list[float]:
 
 
 def idle(directory: Path) -> Any:
-    """Return a sink that compacts every ten minutes."""
     return sink(
         ParquetBolt, directory, fields=["origin", "n"],
         **{"parquet.schema": ["n:int64"], "parquet.compact_every_s": 600.0},

@@ -29,12 +29,10 @@ from tests.sink.support import rows_of, sink, tup
 
 
 def names(directory: Path) -> list[str]:
-    """Return the visible files, with their folders."""
     return [path.relative_to(directory).as_posix() for path in visible_files(directory)]
 
 
 def fill(directory: Path, count: int = 3) -> Path:
-    """Write files into each of two folders."""
     for number in range(count):
         flush(directory, range(number * 10, number * 10 + 10), f"w{number}")
     return directory
@@ -44,7 +42,6 @@ def fill(directory: Path, count: int = 3) -> Path:
 
 
 def encoded(table: pa.Table, codec: str) -> bytes:
-    """Return a table as a file."""
     return encode([table], table.schema, codec)
 
 
@@ -76,7 +73,6 @@ def all_types(start: int) -> pa.Table:
 
 @pytest.mark.parametrize("codec", ["zstd", "snappy", "none", "gzip"])
 def test_a_merged_file_is_what_the_sink_would_have_written(codec: str) -> None:
-    """Files merged are byte for byte the file that a sink would have written of all rows at once."""
     tables = [all_types(0), all_types(10).slice(0, 0), all_types(20)]
     required = tables[0].schema.set(2, pa.field("small", pa.int8(), nullable=False))
     tables = [pa.Table.from_arrays(table.columns, schema=required) for table in tables]
@@ -297,7 +293,6 @@ def test_replaced_files_and_snapshots_are_deleted_when_they_are_old(tmp_path: Pa
 
 
 def test_an_old_file_is_kept_from_the_day_it_was_replaced(tmp_path: Path) -> None:
-    """It is the age of the replacing that counts, not that of the rows."""
     directory = fill(tmp_path / "out")
     for path in visible_files(directory):
         os.utime(path, (1, 1))

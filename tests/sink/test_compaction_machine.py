@@ -37,7 +37,6 @@ class Machine(RuleBasedStateMachine):
 
     @initialize()
     def begin(self) -> None:
-        """An empty directory, and one writer that stays open."""
         self.directory = Path(tempfile.mkdtemp()) / "out"
         self.count = 0
         self.rebuild = 0
@@ -46,16 +45,13 @@ class Machine(RuleBasedStateMachine):
 
     @property
     def has_log(self) -> bool:
-        """Whether there is an entry."""
         return any(Layout(self.directory).log.glob("*.json"))
 
     def name(self) -> str:
-        """Return a name that was never given."""
         self.count += 1
         return f"w{self.count}"
 
     def reopened(self) -> SinkWriter:
-        """Return a writer for the rebuild that is."""
         return opened(self.directory, self.name(), rebuild=self.rebuild)
 
     @rule(offsets=OFFSETS)
@@ -89,15 +85,12 @@ class Machine(RuleBasedStateMachine):
     @precondition(lambda self: self.has_log)
     @rule(size=st.sampled_from([3_000, 6_000, 128_000_000]), keep_s=st.sampled_from([0.0, 1e6]))
     def compact(self, size: int, keep_s: float) -> None:
-        """A compaction."""
         compact(self.directory, target_bytes=size, keep_s=keep_s)
         assert plain(self.directory) == expected(self.rows)
 
     @precondition(lambda self: self.has_log)
     @rule(stop=STEPS)
     def a_compaction_is_stopped(self, stop: int) -> None:
-        """A compaction that is stopped at some step."""
-
         def before(step: int) -> None:
             if step == stop:
                 raise Killed
@@ -148,7 +141,6 @@ class Machine(RuleBasedStateMachine):
         assert offsets == set(seen)
 
     def teardown(self) -> None:
-        """A last start leaves each row in sight once."""
         if hasattr(self, "rows"):
             self.reopened()
             assert plain(self.directory) == expected(self.rows)

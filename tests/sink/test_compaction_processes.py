@@ -38,7 +38,6 @@ def write_all(directory: Path, name: str, start: int, stop: Event, results: Resu
 
 
 def compact_all(directory: Path, name: str, start: int, stop: Event, results: Results, count: Count) -> None:
-    """Compact again and again."""
     while not stop.is_set():
         if any(Layout(directory).log.glob("*.json")):
             Compactor(directory, say=lambda line: None, target_bytes=40_000).run()

@@ -21,7 +21,6 @@ ROWS = range(30)
 
 
 def fill(directory: Path) -> Path:
-    """Write three files into each of two folders."""
     template = directory.parent / "filled"
     if not template.exists():
         for number in range(3):
@@ -31,19 +30,16 @@ def fill(directory: Path) -> Path:
 
 
 def steps_of_a_compaction(directory: Path) -> int:
-    """Return how many steps it takes."""
     disk = SteppedDisk(lambda step: None)
     compact(fill(directory), disk)
     return disk.steps
 
 
 def at(stop: int, act: Callable[[], object]) -> SteppedDisk:
-    """Return a disk that does something before one step."""
     return SteppedDisk(lambda step: act() if step == stop else None)
 
 
 def stop() -> None:
-    """End the process."""
     raise Killed
 
 
@@ -176,7 +172,6 @@ def test_a_compactor_that_is_taken_for_dead_starts_again(tmp_path: Path) -> None
 
 
 def test_a_reader_through_the_log_sees_the_same_rows_at_every_step(tmp_path: Path) -> None:
-    """Before each step of a compaction, and after the last, a reader through the log sees the same rows."""
     directory, seen = fill(tmp_path / "data"), 0
 
     def look(step: int) -> None:

@@ -136,7 +136,6 @@ def test_rows_together_are_judged_as_rows_alone(rows: list[tuple[Any, ...]]) -> 
 
 
 def test_required_columns_refuse_null() -> None:
-    """A null in a required column is refused, and the file says that there is none."""
     columns = Columns.parse(["x:int8!", "y:int8?"])
     table, rejected = columns.table([[1, None], [None, 2]])
     assert [reject.row for reject in rejected] == [1]
@@ -178,7 +177,6 @@ def test_bad_schemas_are_refused(declared: list[str], message: str) -> None:
 
 
 def test_folders_need_columns_that_can_name_them() -> None:
-    """Only columns whose text has one form name folders, and not all columns can."""
     columns = Columns.parse(["x:string", "f:float64", "_y:int8"])
     columns.check_folders(["x"])
     for names, message in ((["z"], "no column z"), (["f"], "cannot name folders"), (["_y"], "begin with _")):

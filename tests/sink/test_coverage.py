@@ -29,7 +29,6 @@ Rows = set[tuple[Stream, int]]
 
 
 def build(script: list[Any]) -> tuple[Coverage, Rows]:
-    """Do the same to both."""
     coverage, rows = Coverage(), set[tuple[Stream, int]]()
     for verb, stream, what in script:
         if verb == "add":
@@ -42,13 +41,11 @@ def build(script: list[Any]) -> tuple[Coverage, Rows]:
 
 
 def rows_of(coverage: Coverage) -> Rows:
-    """Return what a coverage says it holds."""
     ranges = [(stream, span) for stream in coverage.streams() for span in coverage.ranges(stream)]
     return {(stream, offset) for stream, span in ranges for offset in range(*span)}
 
 
 def check_form(coverage: Coverage) -> None:
-    """Ranges are sorted, not empty, and never touch."""
     for stream in coverage.streams():
         spans = coverage.ranges(stream)
         assert spans
@@ -192,7 +189,6 @@ GOOD = {"topic": "t", "topic_id": "", "partition": 0, "path": "", "ranges": [0, 
     ids=json.dumps,
 )
 def test_json_out_of_form_is_refused(document: Any) -> None:
-    """Each way to be out of form is a ValueError."""
     assert Coverage.from_json([GOOD]).total == 5
     with pytest.raises(ValueError, match=r"."):
         Coverage.from_json(document)

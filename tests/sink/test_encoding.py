@@ -25,7 +25,6 @@ OFFSETS = {
 
 
 def table(offsets: list[int]) -> pa.Table:
-    """Return rows with columns within columns."""
     origin = {"_topic": "t", "_topic_id": "", "_partition": 1, "_path": ""}
     rows: list[dict[str, Any]] = [
         {"tags": ["a", str(at % 3)], "inner": {"_offset": at, "x": None}, "_offset": offset, **origin}

@@ -50,7 +50,6 @@ def opened(directory: Path, writer: str, disk: Disk | None = None, cls: type[Sin
 
 
 def flush(sink: SinkWriter, offsets: range) -> Flushed:
-    """Flush rows of three months."""
     table = pa.table(
         {
             "month": pa.array([offset % 3 for offset in offsets], pa.int8()),
@@ -73,7 +72,6 @@ def hidden(directory: Path) -> list[str]:
 
 
 def steps_of_a_flush(directory: Path) -> int:
-    """Return how many steps opening and flushing take."""
     disk = SteppedDisk(lambda step: None)
     flush(opened(directory, "count", disk), range(10))
     return disk.steps

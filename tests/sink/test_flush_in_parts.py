@@ -19,8 +19,6 @@ from tests.sink.support import sink, tup
 
 
 class FewFiles(ParquetBolt):
-    """Writes three files at a time."""
-
     files_max: ClassVar[int] = 3
 
 
@@ -32,13 +30,11 @@ def make(directory: Path, disk: Disk | None = None) -> Any:
 
 
 def hold(bolt: Any, offsets: range) -> None:
-    """Give a sink one row of each word."""
     for offset in offsets:
         bolt.process(tup(("t", "id", 0, offset, ""), f"w{offset:02}", offset))
 
 
 def acked(offsets: range) -> list[str]:
-    """Return the ids of these rows' tuples."""
     return [f"t-id-0-{offset}-" for offset in offsets]
 
 

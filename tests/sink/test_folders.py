@@ -46,7 +46,6 @@ class Lines(Topology):
 
 @pytest.fixture(autouse=True)
 def empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Work in an empty folder."""
     monkeypatch.chdir(tmp_path)
 
 

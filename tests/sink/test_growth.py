@@ -26,7 +26,6 @@ OLD, NEW = ["n:int32", "word:string"], ["n:int64", "word:string", "price:decimal
 
 
 def numbers(directory: Path) -> list[Any]:
-    """Return the column ``n``, sorted."""
     return sorted(read_table(directory).column("n").to_pylist())
 
 
@@ -141,7 +140,6 @@ def test_a_compaction_keeps_versions_apart(tmp_path: Path) -> None:
 
 
 def test_checkpoints_know_all_versions() -> None:
-    """A checkpoint of a directory that has grown restores its versions."""
     history = History()
     history.length, history.topology, history.component = 1, "t", "sink"
     history.schemas = (tuple(OLD), tuple(NEW))

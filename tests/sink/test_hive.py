@@ -18,7 +18,6 @@ VALUES = st.one_of(
 
 
 def decode(folder: str, column: str) -> str | None:
-    """Return a folder's value as Spark's ExternalCatalogUtils decodes it."""
     name, equals, value = folder.partition("=")
     assert (name, equals) == (column, "=")
     if value == hive.NULL_FOLDER:

@@ -32,7 +32,6 @@ def test_only_new_rows_are_wanted_and_each_once(rows: list[Any], covered: list[A
 
 @given(st.lists(ORIGINS, max_size=60), st.data())
 def test_coverage_is_the_rows_of_the_mask(rows: list[Any], data: st.DataObject) -> None:
-    """The coverage of a mask holds the identities of its rows and no others."""
     mask = np.array(data.draw(st.lists(st.booleans(), min_size=len(rows), max_size=len(rows))), dtype=bool)
     coverage = Identities.of(rows).coverage(mask)
     found = {
@@ -60,7 +59,6 @@ def test_pieces_make_the_whole(pieces: list[list[Any]]) -> None:
 
 
 def test_rows_without_origin_are_always_wanted() -> None:
-    """Rows that tell no origin are written, whatever is covered."""
     rows = Identities.none(3)
     assert rows.not_in(Coverage()).tolist() == [True] * 3
     assert rows.coverage(np.ones(3, dtype=bool)) == Coverage()

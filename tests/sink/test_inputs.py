@@ -40,7 +40,6 @@ def test_two_rows_never_get_one_path(path: str, component: str | None, other: st
 
 
 def known(*entries: Mapping[str, str]) -> KnownInputs:
-    """Return what a directory with these entries knows."""
     made = KnownInputs()
     for steps in entries:
         made.take(steps)
@@ -112,7 +111,6 @@ def test_names_that_make_no_sense_are_refused(declared: list[str]) -> None:
 
 
 def make(directory: Path, *inputs: str, cls: Any = ParquetBolt, **conf: Any) -> Any:
-    """Return a sink of one column with these inputs."""
     given = {"parquet.schema": ["word:string"], **conf}
     pairs = [(name.partition(":")[0], name.partition(":")[2] or "default") for name in inputs]
     return sink(cls, directory, fields=["origin", "word"], inputs=pairs, **given)
@@ -128,7 +126,6 @@ def put(bolt: Any, source: str, *offsets: int, path: str = "") -> None:
 
 
 def found(directory: Path) -> list[tuple[str, str]]:
-    """Return word and path of all rows."""
     return sorted((row["word"], row["_path"]) for row in rows_of(directory))
 
 
@@ -240,7 +237,6 @@ def test_streams_that_a_sink_does_not_read_are_no_inputs(tmp_path: Path) -> None
 
 
 def bolt_conf(directory: Path) -> dict[str, Any]:
-    """Return the least that a sink needs."""
     return {"topology.name": "t", "parquet.directory": str(directory), "parquet.schema": ["word:string"]}
 
 

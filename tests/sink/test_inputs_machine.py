@@ -62,7 +62,6 @@ class Task:
         self.bolt = sink(cls, directory, fields=["origin", "word"], inputs=inputs, **conf)
 
     def take(self, row: Row) -> None:
-        """Process a tuple."""
         source, offset, path = row
         made = Tuple(
             f"{len(self.held)}", self.names[source], "default", 1, (Origin("t", "id", 0, offset, path), word(row))
@@ -88,7 +87,6 @@ class Task:
 
 
 def stop_here() -> None:
-    """End the process."""
     raise Killed
 
 
@@ -98,8 +96,6 @@ def word(row: Row) -> str:
 
 
 class Inputs(RuleBasedStateMachine):
-    """See the top of this file."""
-
     cls: ClassVar[Any] = ParquetBolt
 
     def __init__(self) -> None:
@@ -127,7 +123,6 @@ class Inputs(RuleBasedStateMachine):
         self.folder.cleanup()
 
     def _seen(self) -> Counter[str]:
-        """Return how often each row is in the files."""
         seen: Counter[str] = Counter()
         for row in rows_of(self.directory):
             seen[row["word"]] += row.get("count", 1)
@@ -165,7 +160,6 @@ class Inputs(RuleBasedStateMachine):
 
     @initialize(sources=st.sampled_from(["A", "B", "AB", "ABC"]))
     def begin(self, sources: str) -> None:
-        """Start on an empty directory."""
         self.names = {source: source.lower() for source in sources}
         for source, name in self.names.items():
             self.past[source].append(name)
@@ -210,8 +204,6 @@ class Inputs(RuleBasedStateMachine):
 
 
 class AggregatedInputs(Inputs):
-    """The same, added up."""
-
     cls = AggregateBolt
 
 

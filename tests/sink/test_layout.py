@@ -17,7 +17,6 @@ from tests.sink.compaction_support import compact, expected, flush, plain, throu
 
 @pytest.fixture
 def directory(tmp_path: Path) -> Path:
-    """A directory with two flushes."""
     flush(tmp_path / "rows", range(5), "w0")
     flush(tmp_path / "rows", range(5, 10), "w1")
     return tmp_path / "rows"

@@ -35,7 +35,6 @@ def entry(number: int, writer: str = "w", offsets: tuple[int, ...] = (), **chang
 
 
 def fill(directory: Path, count: int) -> CommitLog:
-    """Return a log with so many entries."""
     log = CommitLog(directory)
     for number in range(count):
         assert log.append(entry(number))
@@ -43,7 +42,6 @@ def fill(directory: Path, count: int) -> CommitLog:
 
 
 def visible(log: CommitLog) -> list[str]:
-    """Return all names in the log's folder."""
     return sorted(path.name for path in log.folder.iterdir()) if log.folder.exists() else []
 
 
@@ -165,12 +163,10 @@ def rewrite(path: Path, change: Callable[[dict[str, Any]], Any]) -> None:
 
 
 def tear(path: Path) -> None:
-    """Leave the first half."""
     path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
 
 
 def edit(path: Path) -> None:
-    """Change one figure by hand."""
     path.write_text(path.read_text().replace('"created_ms":5', '"created_ms":6'))
 
 
@@ -220,7 +216,6 @@ def test_a_missing_entry_is_named(tmp_path: Path, number: int) -> None:
 
 
 def test_an_entry_that_vanishes_after_it_was_read_is_named(tmp_path: Path) -> None:
-    """What this process has read must still be there when the log is checked."""
     log = fill(tmp_path, 3)
     log.path(2).unlink()
     with pytest.raises(SinkError, match=log.path(2).name):

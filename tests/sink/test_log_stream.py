@@ -27,7 +27,6 @@ from tests.sink.support import write_rows
 
 
 def write(directory: Path, *offsets: int, **options: Any) -> None:
-    """Flush rows by a writer of its own."""
     write_rows(directory, [("t", "", 0, offset, "") for offset in offsets], writer=f"w{offsets[0]}", **options)
 
 
@@ -59,7 +58,6 @@ class Streams(RuleBasedStateMachine):
 
     @initialize()
     def begin(self) -> None:
-        """An empty directory; checkpoints of the log come often."""
         self.folder = Path(tempfile.mkdtemp(prefix="downspout-streams-"))
         self.directory = self.folder / "sink"
         self.patch = pytest.MonkeyPatch()
@@ -71,13 +69,11 @@ class Streams(RuleBasedStateMachine):
 
     @rule(count=st.integers(1, 3))
     def flush(self, count: int) -> None:
-        """New rows."""
         write(self.directory, *range(self.flushed, self.flushed + count))
         self.flushed += count
 
     @rule()
     def flush_and_die(self) -> None:
-        """New rows that are committed, and not in sight."""
         entry = CommitLog(self.directory).path(len(list(Layout(self.directory).log.glob("*.json"))))
 
         def stop(_: int) -> None:
@@ -91,13 +87,11 @@ class Streams(RuleBasedStateMachine):
     @precondition(lambda self: self.flushed)
     @rule(most=st.integers(2, 5))
     def compact(self, most: int) -> None:
-        """The oldest files become one."""
         compact(self.directory, most=most)
 
     @precondition(lambda self: self.flushed)
     @rule()
     def fence(self) -> None:
-        """Somebody was taken for dead."""
         fence(self.directory, "nobody")
 
     @precondition(lambda self: len(self.read) == self.flushed)
@@ -124,7 +118,6 @@ class Streams(RuleBasedStateMachine):
 
     @rule()
     def restart(self) -> None:
-        """The query is started again from its checkpoint."""
         self.position = kept(self.position)
         self.follower = Follower(self.directory)
 
@@ -147,7 +140,6 @@ class Streams(RuleBasedStateMachine):
         assert sorted(numbers(self.directory, files_before(self.directory, self.position))) == sorted(self.read)
 
     def teardown(self) -> None:
-        """At the end everything was read."""
         self.read += drained(self.directory, self.position, files_max=2)[0]
         assert sorted(self.read) == list(range(self.flushed))
         self.patch.undo()

@@ -30,18 +30,15 @@ TOP = out("doubts")
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[str]:
-    """Return the URL of an S3 server."""
     with s3_server() as url:
         yield url
 
 
 def origins(first: int, end: int) -> list[tuple[str, str, int, int, str]]:
-    """Return the origins of records."""
     return [("t", "id", 0, offset, "") for offset in range(first, end)]
 
 
 def flush(writer: Any, first: int, end: int) -> None:
-    """Flush rows with an open writer."""
     identities = Identities.of(origins(first, end))
     table = with_origins(pa.table({"n": pa.array(range(first, end), pa.int64())}), identities)
     writer.flush(identities, lambda mask, _: table.filter(pa.array(mask)))
@@ -167,7 +164,6 @@ def test_objects_that_stand_for_folders_are_no_files(server: str) -> None:
 
 
 def test_a_look_before_a_run_leaves_nothing() -> None:
-    """What the probe puts, it removes."""
     disk = memory()
     probe(disk, CommitLog(TOP, disk).layout, "w")
     assert list(disk.files_below(TOP)) == []

@@ -32,7 +32,6 @@ class Lines(Topology):
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[str]:
-    """Return the URL of an S3 server."""
     with s3_server() as url:
         yield url
 
@@ -129,7 +128,6 @@ def test_an_object_path_is_never_looked_up_on_this_machine(tmp_path: Path, monke
 
 
 def test_an_open_secret_is_hidden_wherever_settings_are_shown() -> None:
-    """Options with a secret that is no reference are not shown."""
     assert shown(STORAGE_OPTIONS, ["region=x", "secret_access_key=hush"]) == "…"
     assert shown(STORAGE_OPTIONS, ["secret_access_key=env:KEY", "hush"]) == "…"
     assert shown(STORAGE_OPTIONS, "region=x,hush") == "…"

@@ -41,7 +41,6 @@ class Lines(Topology):
 
 @pytest.fixture(scope="module", params=SAMPLED_SERVERS)
 def server(request: pytest.FixtureRequest) -> Iterator[str]:
-    """Return the URL of an S3 server."""
     with server_of(request.param) as url:
         yield url
 
@@ -56,12 +55,10 @@ def environment(server: str, monkeypatch: pytest.MonkeyPatch) -> str:
 
 @pytest.fixture
 def directory() -> ObjectPath:
-    """Return a directory in the bucket that holds nothing."""
     return out(uuid.uuid4().hex)
 
 
 def origins(first: int, end: int) -> list[tuple[str, str, int, int, str]]:
-    """Return the origins of records."""
     return [("t", "id", 0, offset, "") for offset in range(first, end)]
 
 

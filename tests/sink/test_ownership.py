@@ -33,24 +33,19 @@ def said_again() -> None:
 
 @pytest.fixture
 def directory(tmp_path: Path) -> Path:
-    """A sink's directory with four rows in one file."""
     put(tmp_path / "out", range(4))
     return tmp_path / "out"
 
 
 def put(directory: Path, offsets: range, writer: str = "w", disk: Disk | None = None) -> None:
-    """Commit a row for each offset."""
     write_rows(directory, [("t", "id", 0, offset, "") for offset in offsets], writer=writer, disk=disk)
 
 
 def data(directory: Path) -> Path:
-    """Return the sink's only data file."""
     return next(path for path in visible_files(directory) if path.name.startswith("part-w-"))
 
 
 def copied_to(name: str) -> Callable[[Path], None]:
-    """Return what copies the data file to another name."""
-
     def copy(directory: Path) -> None:
         (directory / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(data(directory), directory / name)
@@ -204,8 +199,6 @@ FOREIGN: dict[str, tuple[Callable[[Path], object], str]] = {
 
 
 class Lines(Topology):
-    """A topology with a sink."""
-
     spout = KafkaSpout.spec(topics=["lines"], fields=["origin", "value"])
     out = ParquetBolt.spec(inputs=[spout], directory="out", schema=["value:string"])
 

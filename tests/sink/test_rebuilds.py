@@ -21,7 +21,6 @@ FIELDS = ["origin", "n"]
 
 
 def opened(directory: Path, writer: str, rebuild: int = 0, column: str = "n", disk: Disk | None = None) -> SinkWriter:
-    """Return an open writer."""
     made = SinkWriter(
         directory, topology="t", component="sink", columns=[f"{column}:int64"], writer=writer,
         rebuild=rebuild, disk=disk,
@@ -31,14 +30,12 @@ def opened(directory: Path, writer: str, rebuild: int = 0, column: str = "n", di
 
 
 def flush(writer: SinkWriter, offsets: range, factor: int = 1, column: str = "n") -> None:
-    """Flush one row for each offset."""
     table = pa.table({column: pa.array([factor * offset for offset in offsets], pa.int64())})
     identities = Identities.of([("t", "id", 0, offset, "") for offset in offsets])
     writer.flush(identities, lambda mask, _: table.filter(pa.array(mask)))
 
 
 def values(directory: Path, column: str = "n") -> list[int]:
-    """Return what a reader of the directory sees."""
     return sorted(row[column] for row in rows_of(directory))
 
 
@@ -76,7 +73,6 @@ def test_a_writer_of_an_earlier_rebuild_writes_no_more(tmp_path: Path) -> None:
 
 
 def test_a_new_rebuild_may_have_other_columns(tmp_path: Path) -> None:
-    """Other columns are refused with the cure, and taken by a rebuild."""
     flush(opened(tmp_path, "a"), range(3))
     with pytest.raises(SinkError, match="has the columns") as caught:
         opened(tmp_path, "b", column="m")

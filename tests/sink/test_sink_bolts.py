@@ -55,7 +55,6 @@ def tup(offset: int, word: Any = "a", size: Any = 1, day: Any = "2013-01-31", pa
 
 
 def rows(directory: Path) -> list[dict[str, Any]]:
-    """Return what any reader of the directory sees."""
     files = [str(f) for f in directory.rglob("*.parquet") if "_downspout" not in f.parts]
     return ds.dataset(files, partitioning=None).to_table().sort_by("_offset").to_pylist() if files else []
 
@@ -123,7 +122,6 @@ def test_a_tuple_with_a_broken_origin_fails_alone(tmp_path: Path) -> None:
 
 
 def test_flushes_by_rows(tmp_path: Path) -> None:
-    """So many rows cause a flush without a tick."""
     bolt = make(ParquetBolt, tmp_path, **{"parquet.flush_rows": 10})
     for offset in range(25):
         bolt.process(tup(offset))
@@ -173,10 +171,7 @@ def test_a_value_too_long_for_a_folder_is_rejected(tmp_path: Path) -> None:
 
 
 class FullDisk(Disk):
-    """Fails every data file with ENOSPC."""
-
     def write(self, path: Path, content: bytes) -> None:
-        """Fail as a full disk does."""
         if path.suffix == HIDDEN:
             raise OSError(errno.ENOSPC, "No space left on device", str(path))
         super().write(path, content)
@@ -252,7 +247,6 @@ def test_aggregates_add_up_each_row_once_whoever_gets_the_replay(tmp_path: Path)
 
 
 def test_aggregates_may_have_folders_of_keys_only(tmp_path: Path) -> None:
-    """A key may name folders; a column that is aggregated may not."""
     schema = {"word": "string", "size": "int16"}
     AggregateBolt.spec(directory="x", schema=schema, keys=["word"], aggregates=["count"], partition_by=["word"])
     with pytest.raises(ConfigError, match="no column size"):

@@ -89,7 +89,6 @@ def test_a_row_that_does_not_fit_fails_its_chunk(tmp_path: Path) -> None:
 
 
 def test_two_rows_with_one_identity_fail_the_chunk(tmp_path: Path) -> None:
-    """If two different rows of a flush have one identity, the chunk of the later one fails, and is not written."""
     bolt = make(ParquetBolt, tmp_path)
     bolt.process_chunk(chunk(0, ["a", "b"]))
     bolt.process_chunk(chunk(1, ["another", "c"]))
@@ -131,7 +130,6 @@ def test_a_chunk_without_origins_is_taken(tmp_path: Path) -> None:
 
 
 def test_an_empty_chunk_is_acked(tmp_path: Path) -> None:
-    """A chunk without rows is done at once."""
     bolt = make(ParquetBolt, tmp_path)
     bolt.process_chunk(chunk(0, []))
     assert bolt.acked == ["0-0"]
@@ -179,7 +177,6 @@ VALUES: dict[str, tuple[str, Any]] = {
 
 @pytest.mark.parametrize("name", VALUES)
 def test_a_column_takes_what_single_values_would(name: str) -> None:
-    """What a column takes of an array, and why not the rest, is what it takes of the array's values one by one."""
     kind, array = VALUES[name]
     columns = Columns.parse([f"column:{kind}"])
     table, rejected = columns.of_chunk([array])

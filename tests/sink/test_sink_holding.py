@@ -29,38 +29,31 @@ class BrokenDisk(Disk):
             raise OSError(self.code, "injected", str(path))
 
     def make_folder(self, folder: Path) -> None:
-        """Make it, or fail."""
         self._maybe("make_folder", folder)
         super().make_folder(folder)
 
     def write(self, path: Path, content: bytes) -> None:
-        """Write it, or fail."""
         self._maybe("write", path)
         super().write(path, content)
 
     def sync(self, path: Path) -> None:
-        """Sync it, or fail."""
         self._maybe("sync", path)
         super().sync(path)
 
     def link(self, source: Path, target: Path) -> None:
-        """Link it, or fail."""
         self._maybe("link", target)
         super().link(source, target)
 
     def rename(self, source: Path, target: Path) -> None:
-        """Rename it, or fail."""
         self._maybe("rename", target)
         super().rename(source, target)
 
 
 def make(directory: Path, **settings: Any) -> Any:
-    """Return a ParquetBolt of one column."""
     return sink(ParquetBolt, directory, fields=FIELDS, **{"parquet.schema": ["word:string"], **settings})
 
 
 def one(offset: int, word: Any = "a") -> Tuple:
-    """Return a tuple."""
     return tup(("t", "", 0, offset, ""), word)
 
 

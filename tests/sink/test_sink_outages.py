@@ -46,7 +46,6 @@ class FullDisk(Disk):
 
 
 def make(directory: Path, **settings: Any) -> Any:
-    """Return a ParquetBolt of one column."""
     return sink(ParquetBolt, directory, fields=FIELDS, **{"parquet.schema": ["word:string"], **settings})
 
 
@@ -93,7 +92,6 @@ def test_a_full_disk_is_waited_for(tmp_path: Path, caplog: pytest.LogCaptureFixt
 
 
 def test_the_first_line_comes_within_five_seconds(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """It names what waits, for what, and why."""
     bolt = make(tmp_path)
     bolt.writer.disk = bolt.writer.log.disk = FullDisk()
     give(bolt, 0)
@@ -150,8 +148,6 @@ def test_what_is_held_is_bounded_where_spouts_do_not_rest(tmp_path: Path) -> Non
 
 
 class Lines(Topology):
-    """Files of lines."""
-
     lines = KafkaSpout.spec(topics=["lines"], fields=["origin", "value"])
     files = ParquetBolt.spec(inputs=[lines], schema={"value": "string"}, flush_rows=50)
 
@@ -181,7 +177,6 @@ def test_spouts_rest_and_no_tuple_times_out(tmp_path: Path, monkeypatch: pytest.
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[str]:
-    """Return the URL of an S3 server."""
     with s3_server() as url:
         yield url
 

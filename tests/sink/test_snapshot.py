@@ -33,7 +33,6 @@ from tests.sink.support import sink, tup, write_rows
 
 
 def write(directory: Path, *offsets: int, disk: Disk | None = None) -> None:
-    """Flush rows by a writer of its own."""
     write_rows(directory, [("t", "", 0, offset, "") for offset in offsets], writer=f"w{offsets[0]}", disk=disk)
 
 

@@ -22,7 +22,6 @@ COLUMNS = ["month:int8", "value:int64"]
 
 
 def opened(cls: type[SinkWriter], directory: Path, writer: str = "driver", disk: Disk | None = None) -> SinkWriter:
-    """Return an open writer of the sink."""
     made = cls(
         directory,
         topology="t",
@@ -37,7 +36,6 @@ def opened(cls: type[SinkWriter], directory: Path, writer: str = "driver", disk:
 
 
 def flush(writer: SinkWriter, offsets: Sequence[int], *, origins: bool = True) -> None:
-    """Flush rows, by whichever writer."""
     identities = Identities.of([("t", "id", offset % 2, offset, "") for offset in offsets])
     months = pa.array([offset % 3 for offset in offsets], pa.int8())
     table = pa.table({"month": months, "value": pa.array(list(offsets), pa.int64())})
@@ -48,7 +46,6 @@ def flush(writer: SinkWriter, offsets: Sequence[int], *, origins: bool = True) -
 
 
 def staged(directory: Path, *flushes: Sequence[int], task: str = "task", origins: bool = True) -> list[Staged]:
-    """Stage rows as a task would, in several flushes."""
     writer = opened(StagingWriter, directory, task)
     assert isinstance(writer, StagingWriter)
     for offsets in flushes:
@@ -57,7 +54,6 @@ def staged(directory: Path, *flushes: Sequence[int], task: str = "task", origins
 
 
 def driver(directory: Path, disk: Disk | None = None) -> BatchWriter:
-    """Return an open committer."""
     writer = opened(BatchWriter, directory, disk=disk)
     assert isinstance(writer, BatchWriter)
     return writer
@@ -70,7 +66,6 @@ def visible(directory: Path) -> Counter[int]:
 
 
 def hidden(directory: Path) -> list[Path]:
-    """Return the files that wait in the staging folder."""
     return list(Layout(directory).staging.rglob("*.hidden"))
 
 
@@ -119,7 +114,6 @@ def test_a_batch_that_was_staged_before_its_first_commit(tmp_path: Path) -> None
 
 
 def test_an_empty_batch_makes_no_entry(tmp_path: Path) -> None:
-    """A batch without rows leaves no entry in the log."""
     commits = driver(tmp_path)
     assert commits.commit("q-0", []).rows == 0
     commits.commit("q-1", staged(tmp_path, range(2)))
@@ -177,7 +171,6 @@ def committed(directory: Path, disk: Disk) -> None:
 
 
 def steps_of_a_commit(directory: Path) -> int:
-    """Return how many steps opening and committing take."""
     driver(directory).commit("q-0", staged(directory, range(5), task="before"))
     disk = SteppedDisk(lambda step: None)
     committed(directory, disk)
@@ -232,11 +225,9 @@ class FullOnce:
         self._bad = bad
 
     def begin(self) -> None:
-        """Count from here."""
         self.left = self._bad
 
     def __call__(self, _: int) -> None:
-        """A step is next."""
         self.left -= 1
         if self.left == 0:
             self.has_failed = True

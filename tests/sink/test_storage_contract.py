@@ -24,14 +24,12 @@ NAMES = [
 
 @pytest.fixture(scope="module")
 def servers() -> Iterator[dict[str, str]]:
-    """Return the URLs of S3 servers by their names."""
     with ExitStack() as stack:
         yield {name: stack.enter_context(server_of(name)) for name in SERVERS}
 
 
 @pytest.fixture(params=["disk", "memory", "simulated", *SERVERS])
 def place(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Storage, Path]:
-    """Return each storage, with an empty folder on it."""
     if request.param == "disk":
         return Disk(), tmp_path
     if request.param == "simulated":
@@ -42,7 +40,6 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Storage, Path
 
 
 def put(disk: Storage, path: Path, content: bytes = b"content") -> None:
-    """Write a file durably."""
     disk.make_folder(path.parent)
     disk.write(path, content)
     disk.sync(path)

@@ -35,7 +35,6 @@ class Sales(Topology):
 
 @pytest.fixture
 def kafka() -> Iterator[FakeKafka]:
-    """Three topics with four records each."""
     with FakeKafka("topics") as fake:
         for topic in ("orders", "returns", "orders.eu"):
             fake.create_topic(topic)
@@ -127,7 +126,6 @@ def writer(directory: Path, *topics: str, name: str = "w", disk: Disk | None = N
 
 
 def flush(made: SinkWriter, *places: tuple[str, int]) -> None:
-    """Write a row for each topic and offset."""
     identities = Identities.of([(topic, f"id of {topic}", 0, offset, "") for topic, offset in places])
     table = pa.table({"n": pa.array([offset for _, offset in places], pa.int64())})
     made.flush(identities, lambda mask, _: table.filter(pa.array(mask)))
@@ -140,7 +138,6 @@ class Overtaken(Disk):
         self.overtake: Callable[[], None] | None = None
 
     def link(self, source: Path, target: Path) -> None:
-        """Be overtaken once."""
         if (overtake := self.overtake) is not None:
             self.overtake = None
             overtake()

@@ -22,7 +22,6 @@ COLUMNS = ["month:int8", "value:int64"]
 
 
 def opened(directory: Path, writer: str, disk: Disk | None = None) -> SinkWriter:
-    """Return an open writer."""
     sink = SinkWriter(
         directory,
         topology="t",
@@ -37,7 +36,6 @@ def opened(directory: Path, writer: str, disk: Disk | None = None) -> SinkWriter
 
 
 def write(sink: SinkWriter, offsets: range) -> Flushed:
-    """Flush rows of three months, two partitions."""
     identities = Identities.of([("t", "id", offset % 2, offset, "") for offset in offsets])
     table = pa.table(
         {
@@ -49,7 +47,6 @@ def write(sink: SinkWriter, offsets: range) -> Flushed:
 
 
 def flush(directory: Path, offsets: range, writer: str, disk: Disk | None = None) -> Flushed:
-    """Open a writer and flush rows."""
     return write(opened(directory, writer, disk), offsets)
 
 
@@ -60,7 +57,6 @@ def visible(directory: Path) -> Counter[int]:
 
 
 def steps_of_a_flush(directory: Path) -> int:
-    """Return how many steps opening and flushing take."""
     disk = SteppedDisk(lambda step: None)
     flush(directory, range(10), "count", disk)
     return disk.steps
@@ -68,7 +64,6 @@ def steps_of_a_flush(directory: Path) -> int:
 
 @pytest.mark.slow
 def test_a_stop_at_any_step_neither_loses_nor_doubles_a_row(tmp_path: Path) -> None:
-    """Whatever step a writer stops before, after the replay to another writer each row is there once."""
     steps = steps_of_a_flush(tmp_path / "count")
     assert steps > 20
     for stop in range(1, steps + 1):
@@ -219,7 +214,6 @@ class RetriedLinkDisk(Disk):
     """A network file system that loses the answer of a link and asks again: the second time it finds its own."""
 
     def link(self, source: Path, target: Path) -> None:
-        """Link twice."""
         super().link(source, target)
         super().link(source, target)
 

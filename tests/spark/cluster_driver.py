@@ -18,7 +18,6 @@ from downspout.spark import check_executors, register
 
 
 def witness(_: Iterator[int]) -> Iterator[dict[str, str]]:
-    """Say where things come from, on an executor."""
     import kafka
     import pyarrow
 
@@ -28,7 +27,6 @@ def witness(_: Iterator[int]) -> Iterator[dict[str, str]]:
 
 
 def main(bootstrap: str, topic: str, folder: Path) -> int:
-    """Report, in a session that spark-submit has configured."""
     spark = SparkSession.builder.getOrCreate()
     try:
         return report(spark, bootstrap, topic, folder)
@@ -37,7 +35,6 @@ def main(bootstrap: str, topic: str, folder: Path) -> int:
 
 
 def report(spark: SparkSession, bootstrap: str, topic: str, folder: Path) -> int:
-    """Look, read, print."""
     try:
         executors = check_executors(spark, ["kafka", "pyarrow"])
     except DownspoutError as error:

@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    """A local session."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("DOWNSPOUT_HOME", str(tmp_path_factory.mktemp("spark-home")))
         with spark_session("tests", config={"spark.sql.shuffle.partitions": "2"}) as session:  # rows are few
@@ -38,7 +37,6 @@ def bench(spark: SparkSession, kafka_broker: EmbeddedKafka, topic_name: str, tmp
 
 @pytest.fixture(scope="session")
 def standalone(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    """A standalone cluster whose machine has nothing of ours."""
     with standalone_cluster(tmp_path_factory.mktemp("standalone")) as cluster:
         yield cluster
 

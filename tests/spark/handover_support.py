@@ -28,21 +28,17 @@ def write_checkpoint(folder: Path, *batches: str, finished: int | None = None, v
 
 
 class Command:
-    """``downspout offsets`` on one Kafka."""
-
     def __init__(self, bootstrap: str, capsys: pytest.CaptureFixture[str]) -> None:
         self._bootstrap = bootstrap
         self._capsys = capsys
 
     def run(self, action: str, *options: str) -> tuple[int, str, str]:
-        """Return the exit code, and what was printed."""
         self._capsys.readouterr()  # what others have said before
         code = main(["offsets", action, *options, "--bootstrap", self._bootstrap])
         printed = self._capsys.readouterr()
         return code, printed.out, printed.err
 
     def facts(self, action: str, *options: str) -> dict[str, Any]:
-        """Return what a command that succeeds prints as JSON."""
         code, out, err = self.run(action, *options, "--json")
         assert (code, err) == (0, "")
         return dict(json.loads(out))

@@ -21,7 +21,6 @@ class HoldingBolt(Bolt):
     outputs: ClassVar = []
 
     def process(self, tup):
-        """Hold it, or write it down and ack it."""
         if tup.values.value in os.environ[HELD].split(","):
             return
         with open(os.environ[DONE], "a", encoding="utf-8") as file:
@@ -30,8 +29,6 @@ class HoldingBolt(Bolt):
 
 
 class Handover(Topology):
-    """One spout, one bolt."""
-
     spout = KafkaSpout.spec(
         topics=["handed"], fields=["partition", "offset", "value"], commit_period_ms=100, session_timeout_ms=6000
     )

@@ -48,5 +48,4 @@ def drain(frame: DataFrame, path: Path) -> Any:
 
 
 def rows_in(spark: SparkSession, path: Path) -> list[tuple[Any, ...]]:
-    """Return the rows of a query's output, sorted."""
     return sorted(map(tuple, spark.read.parquet(str(path)).collect()))

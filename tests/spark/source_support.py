@@ -32,7 +32,6 @@ class Bench:
     path: Path
 
     def create(self, partitions: int = 2, topic: str | None = None, **config: str) -> None:
-        """Create the topic, or another one."""
         named = {name.replace("_", "."): value for name, value in config.items()}
         self.cluster.ensure_topic(topic or self.topic, partitions, named)
 
@@ -46,7 +45,6 @@ class Bench:
         producer.close()
 
     def transaction(self, values: Sequence[object], *, commit: bool) -> None:
-        """Write a transaction into partition 0 and end it."""
         producer = KafkaProducer(bootstrap_servers=self.cluster.bootstrap, transactional_id=self.topic)
         producer.init_transactions()
         producer.begin_transaction()
@@ -57,11 +55,9 @@ class Bench:
         producer.close()
 
     def admin(self) -> KafkaAdminClient:
-        """Return an admin client; the caller closes it."""
         return KafkaAdminClient(bootstrap_servers=self.cluster.bootstrap)
 
     def read(self, **options: str) -> DataFrame:
-        """Return a batch query's frame."""
         return self._with_options(self.spark.read, options).load()
 
     def values(self, **options: str) -> list[str]:
@@ -69,7 +65,6 @@ class Bench:
         return values_of(self.read(**options))
 
     def stream(self, **options: str) -> DataFrame:
-        """Return a streaming query's frame."""
         return self._with_options(self.spark.readStream, options).load()
 
     def _with_options(self, reader: Any, options: dict[str, str]) -> Any:
@@ -110,7 +105,6 @@ def values_of(frame: DataFrame) -> list[str]:
 
 
 def report_of(progress: Any) -> dict[str, Any]:
-    """Return a progress report as plain data."""
     import json
 
     return dict(json.loads(progress.json))

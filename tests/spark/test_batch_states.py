@@ -34,13 +34,11 @@ def count(spark: SparkSession, folder: Path, checkpoint: str = "checkpoint", **s
 
 
 def write(folder: Path, number: int, line: str) -> None:
-    """Write a file."""
     (folder / "lines").mkdir(exist_ok=True)
     (folder / "lines" / f"{number}.txt").write_text(f"{line}\n{line}\n")
 
 
 def counts(folder: Path) -> dict[str, int]:
-    """Return what is stored."""
     return {key[0]: value for key, value in read_state(f"sqlite:///{folder}/counts.db", "counts").items()}
 
 
@@ -77,7 +75,6 @@ def test_a_reducer_gets_the_rows(spark: SparkSession, tmp_path: Path) -> None:
 
 
 def test_a_state_without_a_name_is_refused() -> None:
-    """On Spark no component gives a state its name."""
     with pytest.raises(ConfigError, match=r"state\.name is not set"):
         state_writer(store="sqlite:///counts.db", key="word", update="count")
 

@@ -67,7 +67,6 @@ class Demo:
         return process.returncode, said
 
     def flushes(self) -> int:
-        """How many flushes of flights are committed."""
         return len(list((Layout(self.output / "flights").log).glob("*.json")))
 
     def end(self) -> None:
@@ -82,7 +81,6 @@ class Demo:
 
 @pytest.fixture
 def demo(tmp_path: Path) -> Iterator[Demo]:
-    """A demo that nobody has run yet."""
     demo = Demo(tmp_path)
     yield demo
     demo.end()

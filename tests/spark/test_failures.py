@@ -33,7 +33,6 @@ class Spark(PySparkRuntimeError):
 
 @pytest.fixture(autouse=True)
 def no_jvm(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No JVM, whatever other tests have started."""
     monkeypatch.setattr(SparkContext, "_jvm", None)
 
 

@@ -34,7 +34,6 @@ def frame() -> pd.DataFrame:
 
 @pytest.fixture(scope="module")
 def output(frame: pd.DataFrame, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """What the topology leaves of them, in many flushes."""
     directory = tmp_path_factory.mktemp("output")
     with pytest.MonkeyPatch.context() as patch, FakeKafka("twin") as kafka:
         patch.setenv("DOWNSPOUT_HOME", str(tmp_path_factory.mktemp("home")))

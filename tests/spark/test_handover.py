@@ -28,7 +28,6 @@ def kafka(bare_kafka: Kafka) -> Kafka:
 
 @pytest.fixture
 def command(kafka: Kafka, capsys: pytest.CaptureFixture[str]) -> Command:
-    """The command on it."""
     return Command(kafka.bootstrap, capsys)
 
 
@@ -153,7 +152,6 @@ def test_a_commit_beyond_the_log_is_refused(kafka: Kafka, command: Command) -> N
 
 
 def test_an_open_transaction_is_no_end(kafka: Kafka, command: Command, tmp_path: Path) -> None:
-    """What was processed of an open transaction is exported; a spout is not brought there before that has ended."""
     transaction = kafka.transaction()
     transaction.send(TOPIC, b"open", partition=0)
     outsider = kafka.consumer(group=GROUP)
@@ -202,7 +200,6 @@ def test_a_group_that_never_was(kafka: Kafka, command: Command, tmp_path: Path) 
 
 
 def test_nothing_is_done_without_yes(kafka: Kafka, command: Command, tmp_path: Path) -> None:
-    """Without --yes the command says what it would do and commits nothing."""
     killed(kafka, range(5))
     before = kafka.committed(GROUP)
     code, out, err = command.run("import", *imported(tmp_path, '{"orders":{"0":12}}'))

@@ -21,7 +21,6 @@ ENDS = ('{"t": {"0": 5, "1": 7}}', '{"t": {"0": 9, "1": 8}}', '{"t": {"0": 12, "
 
 
 def test_a_query_stands_at_the_end_of_its_last_batch(tmp_path: Path) -> None:
-    """After a clean stop the last batch is finished, and its end is where the query stands."""
     assert read_checkpoint(write(tmp_path / "c", *ENDS)) == Checkpoint(
         tmp_path / "c", "6bce5c2d-8ee5-4a3a-a0c9-a8a8a8a8a8a8", 2, {A: 12, B: 8}
     )

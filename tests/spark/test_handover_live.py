@@ -33,7 +33,6 @@ Places = Counter[tuple[int, int]]
 
 @pytest.fixture
 def command(bench: Bench, capsys: pytest.CaptureFixture[str]) -> Command:
-    """The command on the bench's broker."""
     return Command(bench.cluster.bootstrap, capsys)
 
 
@@ -46,7 +45,6 @@ def compacting_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Embe
 
 
 def wait_until(true: Callable[[], object], what: str) -> None:
-    """Wait for a condition."""
     deadline = time.monotonic() + PATIENCE_S
     while not true():
         assert time.monotonic() < deadline, what
@@ -73,12 +71,10 @@ class Run:
         )  # fmt: skip
 
     def done(self) -> Places:
-        """Return what was processed so far."""
         lines = self.done_file.read_text(encoding="utf-8").splitlines()
         return Counter((int(partition), int(offset)) for partition, offset in map(str.split, lines))
 
     def kill(self) -> None:
-        """Kill it with -9."""
         self.process.kill()
         self.process.communicate()
 
@@ -95,7 +91,6 @@ def visible(bench: Bench) -> set[tuple[int, int]]:
 
 
 def written(bench: Bench, name: str = "out") -> Places:
-    """Return the places of what a query has written."""
     rows = bench.spark.read.parquet(str(bench.path / name)).select("partition", "offset").collect()
     return Counter((row.partition, row.offset) for row in rows)
 

@@ -79,7 +79,6 @@ class Scene:
         self.source = {"kafka.bootstrap.servers": cluster.bootstrap, "subscribe": topic}
 
     def send(self, values: Sequence[bytes | None], partitions: int) -> None:
-        """Write records, one partition after the other."""
         self.cluster.ensure_topic(self.topic, partitions)
         producer = self.cluster.producer()
         for number, value in enumerate(values):
@@ -109,11 +108,9 @@ class Scene:
         return {name: sink.read(self.path / name) for name, sink in sinks.items()}, result
 
     def records(self) -> DataFrame:
-        """Return the topic as a batch."""
         return self.spark.read.format("downspout").options(**self.source).load()
 
     def assert_equal(self, tables: dict[str, pa.Table], name: str, found: pa.Table) -> None:
-        """Hold a table against that of the local engine."""
         schema = self.sinks[name].schema
         assert columns_wrong(found.schema, schema) == []
         comparison = compare({"local": tables[name], "native": found.select(schema.names).cast(schema)})
@@ -122,7 +119,6 @@ class Scene:
 
 @pytest.fixture
 def scene(spark: SparkSession, kafka_broker: EmbeddedKafka, topic_name: str, tmp_path: Path) -> Iterator[Scene]:
-    """A topic of the test's own."""
     register(spark)
     cluster = KafkaCluster(kafka_broker.bootstrap)
     yield Scene(spark, cluster, topic_name, tmp_path)

@@ -29,7 +29,6 @@ pytestmark = pytest.mark.spark
 
 @pytest.fixture
 def words(tmp_path: Path) -> Words:
-    """A sink that has written nothing."""
     return Words(tmp_path / "words")
 
 
@@ -144,7 +143,6 @@ def _memory(spark: SparkSession, frame: DataFrame) -> list[Any]:
 
 @pytest.mark.sweep
 def test_columns_are_found_by_place_of_the_folders(spark: SparkSession, words: Words) -> None:
-    """A stream defined before there are folders has the same columns, in the same order, as one defined after."""
     before = stream_sink(spark, words.directory, sink=SINK, origins=True)
     words.flush(("007", 1, 0))
     after = stream_sink(spark, words.directory, origins=True)

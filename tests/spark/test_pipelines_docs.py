@@ -34,7 +34,6 @@ def frame() -> pd.DataFrame:
 
 @pytest.fixture(scope="module")
 def flights(frame: pd.DataFrame, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """What the topology leaves of it."""
     directory = tmp_path_factory.mktemp("flights")
     with pytest.MonkeyPatch.context() as patch, FakeKafka("docs") as kafka:
         patch.setenv("DOWNSPOUT_HOME", str(tmp_path_factory.mktemp("home")))

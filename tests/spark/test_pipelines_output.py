@@ -22,7 +22,6 @@ pytestmark = pytest.mark.spark
 
 @pytest.fixture
 def words(tmp_path: Path) -> Words:
-    """A sink that has written nothing."""
     return Words(tmp_path / "words")
 
 

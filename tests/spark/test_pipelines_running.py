@@ -31,7 +31,6 @@ PROJECT = Path(__file__).resolve().parents[2]
 
 @pytest.fixture
 def frame() -> pd.DataFrame:
-    """Some flights of each day of the year."""
     return load_flights().iloc[::80].reset_index(drop=True)
 
 

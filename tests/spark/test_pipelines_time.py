@@ -27,12 +27,10 @@ pytestmark = pytest.mark.spark
 
 @pytest.fixture
 def words(tmp_path: Path) -> Words:
-    """A sink that has written nothing."""
     return Words(tmp_path / "words")
 
 
 def counts(frame: DataFrame, **settings: Any) -> DataFrame:
-    """Return rows by hour and word."""
     from pyspark.sql import functions as F
 
     timed = event_time(frame, "at", "0 minutes", **settings)
@@ -187,5 +185,4 @@ def test_ctrl_c_stops_the_queries(spark: SparkSession, words: Words, tmp_path: P
 
 
 def test_no_watermark_before_the_first_batch(tmp_path: Path) -> None:
-    """A query that has never finished a batch has no watermark."""
     assert watermark_of(tmp_path) is None

@@ -45,7 +45,6 @@ def frame() -> pd.DataFrame:
 
 @pytest.fixture(scope="module")
 def flights(frame: pd.DataFrame, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """What the topology leaves of them, in many flushes."""
     directory = tmp_path_factory.mktemp("flights")
     with pytest.MonkeyPatch.context() as patch, FakeKafka("windows") as kafka:
         patch.setenv("DOWNSPOUT_HOME", str(tmp_path_factory.mktemp("home")))
@@ -140,7 +139,6 @@ def test_a_driver_that_is_killed_goes_on(
 
 
 def _options(output: Path, max_files: int) -> list[str]:
-    """Return the program's options for few files per batch."""
     return ["--output", str(output), "--max-files", str(max_files), "--table", "carrier_hours"]
 
 
@@ -159,7 +157,6 @@ def _said(process: subprocess.Popen[str]) -> str:
 
 
 def _batches(state: Path) -> int:
-    """How many batches a query has finished."""
     return len([path for path in state.glob("commits/*") if path.name.isdigit()])
 
 

@@ -31,7 +31,6 @@ pytestmark = pytest.mark.spark
 
 
 def write(path: Path, **columns: list[object]) -> None:
-    """Write one Parquet file."""
     path.parent.mkdir(parents=True, exist_ok=True)
     pq.write_table(pa.table(columns), path)
 
@@ -95,7 +94,6 @@ def test_read_says_what_is_missing(spark: SparkSession, tmp_path: Path) -> None:
 
 
 def test_finishing_equals_aggregating_everything(spark: SparkSession) -> None:
-    """However rows are cut into partial aggregates, finished they equal the aggregates of all rows."""
     chance = random.Random(7)
     rows = pd.DataFrame(
         {"key": [chance.choice("abc") for _ in range(300)], "x": [chance.randrange(-50, 50) for _ in range(300)]}

@@ -34,7 +34,6 @@ class Split(Bolt):
     exit_on_exception = False
 
     def process(self, tup: Any) -> None:
-        """Split a line."""
         origin = Origin.of(tup.values.origin)
         for index, word in enumerate((tup.values.value or "").split()):
             if word == "poison":
@@ -50,10 +49,7 @@ class Split(Bolt):
 
 
 class Harmless(Split):
-    """Raises on nothing."""
-
     def process(self, tup: Any) -> None:
-        """Split a line."""
         origin = Origin.of(tup.values.origin)
         for index, word in enumerate(tup.values.value.split()):
             self.emit([origin.child("split", index), word])
@@ -63,11 +59,9 @@ class FirstTimeLucky(Split):
     """Fails each line the first time, after it has emitted some of its words."""
 
     def initialize(self, conf: Any, context: Any) -> None:
-        """Know no line."""
         self.seen: set[Any] = set()
 
     def process(self, tup: Any) -> None:
-        """Split a line, and at first fail it."""
         super().process(tup)
         if (place := tuple(tup.values.origin)) not in self.seen:
             self.seen.add(place)
@@ -81,12 +75,9 @@ class Brittle(Split):
 
 
 class Tag(Bolt):
-    """Upper case."""
-
     outputs: ClassVar[Any] = WORDS
 
     def process(self, tup: Any) -> None:
-        """Tag a word."""
         self.emit([Origin.of(tup.values.origin).child(self.component_name, 0), tup.values.word.upper()])
 
 
@@ -100,7 +91,6 @@ class UnluckyTag(Tag):
     exit_on_exception = False
 
     def process(self, tup: Any) -> None:
-        """Tag a word, and at first fail it."""
         super().process(tup)
         if (place := (self.component_name, *tup.values.origin)) not in failed_once:
             failed_once.add(place)
@@ -114,12 +104,10 @@ class Count(Bolt):
     exit_on_exception = False
 
     def initialize(self, conf: Any, context: Any) -> None:
-        """Start from nothing."""
         self.counts: Counter[str] = Counter()
         self.lock = threading.Lock()
 
     def process(self, tup: Any) -> None:
-        """Count a word."""
         word = tup.values.word
         with self.lock:
             self.counts[word] += 1
@@ -129,10 +117,7 @@ class Count(Bolt):
 
 
 class HarmlessCount(Count):
-    """Raises on nothing."""
-
     def process(self, tup: Any) -> None:
-        """Count a word."""
         word = tup.values.word
         self.counts[word] += 1
         self.emit([Origin.of(tup.values.origin).child(self.component_name, 0), word, self.counts[word]])
@@ -151,18 +136,15 @@ class KeyedTicker(Bolt):
     stateful_keys = "words"
 
     def initialize(self, conf: Any, context: Any) -> None:
-        """Start from nothing."""
         self.words: defaultdict[str, list[str]] = defaultdict(list)
 
     def process(self, tup: Any) -> None:
-        """Keep a word; "drop" drops those of "a"."""
         if (word := tup.values.word) == "drop":
             self.words.pop("a", None)
         else:
             self.words[word[0]].append(word)
 
     def process_tick(self, tup: Any) -> None:
-        """Tell."""
         for letter, words in sorted(self.words.items()):
             self.emit([letter, len(words)])
         self.words = defaultdict(list)
@@ -181,7 +163,6 @@ class ClassCount(Count):
     factors: ClassVar[dict[str, int]] = {"default": 1}
 
     def process(self, tup: Any) -> None:
-        """Count a word."""
         word = tup.values.word
         self.totals[word] += self.factors["default"]
         self.emit([Origin.of(tup.values.origin).child(self.component_name, 0), word, self.totals[word]])
@@ -196,11 +177,9 @@ class Pairs(Bolt):
     exit_on_exception = False
 
     def initialize(self, conf: Any, context: Any) -> None:
-        """Hold nothing."""
         self.waiting: dict[str, Any] = {}
 
     def process(self, tup: Any) -> None:
-        """Hold, or pair."""
         word = tup.values.word
         if (first := self.waiting.pop(word, None)) is None:
             self.waiting[word] = tup
@@ -218,7 +197,6 @@ class LatePairs(Pairs):
     """Anchors a pair to its first word alone."""
 
     def process(self, tup: Any) -> None:
-        """Hold, or pair."""
         word = tup.values.word
         if (first := self.waiting.pop(word, None)) is None:
             self.waiting[word] = tup
@@ -234,7 +212,6 @@ class BrittlePairs(Pairs):
     exit_on_exception = True
 
     def process(self, tup: Any) -> None:
-        """Die, or hold, or pair."""
         if tup.values.word == "bad":
             raise KeyError("bad")
         super().process(tup)
@@ -244,32 +221,26 @@ class Second(Count):
     """Raises on "worse", which the first of two counts takes."""
 
     def process(self, tup: Any) -> None:
-        """Count a word."""
         if tup.values.word == "worse":
             raise KeyError("worse")
         super().process(tup)
 
 
 class Picky(Tag):
-    """Raises on one word."""
-
     exit_on_exception = False
 
     def process(self, tup: Any) -> None:
-        """Tag a word."""
         if tup.values.word == "abad":
             raise ValueError("no")
         super().process(tup)
 
 
 class Forgetful(Bolt):
-    """Never acks."""
-
     outputs: ClassVar[Any] = WORDS
     auto_ack = False
 
     def process(self, tup: Any) -> None:
-        """Forget a word."""
+        pass
 
 
 class Lots(BatchingBolt):
@@ -278,11 +249,9 @@ class Lots(BatchingBolt):
     outputs: ClassVar[Any] = ["origin", "word", "n"]
 
     def group_key(self, tup: Any) -> Any:
-        """Lots are of words with one first letter."""
         return tup.values.word[:1]
 
     def process_batch(self, key: Any, tups: list[Any]) -> None:
-        """Emit a lot."""
         for tup in tups:
             self.emit([Origin.of(tup.values.origin).child(self.component_name, 0), tup.values.word, len(tups)])
 
@@ -306,11 +275,9 @@ class UnluckyLots(Lots):
     auto_fail = False
 
     def initialize(self, conf: Any, context: Any) -> None:
-        """Know no lot."""
         self.is_first = True
 
     def process_batch(self, key: Any, tups: list[Any]) -> None:
-        """Raise, or emit a lot."""
         if self.is_first:
             self.is_first = False
             raise ValueError("not yet")
@@ -324,10 +291,9 @@ class TimedLots(TicklessBatchingBolt):
     secs_between_batches = 1
 
     def group_key(self, tup: Any) -> Any:
-        """All words are one lot."""
+        pass
 
     def process_batch(self, key: Any, tups: list[Any]) -> None:
-        """Emit the words."""
         for tup in tups:
             self.emit([Origin.of(tup.values.origin).child("timed", 0), tup.values.word, 1])
 
@@ -338,25 +304,19 @@ class Ticker(Bolt):
     outputs: ClassVar[Any] = ["word", "n"]
 
     def initialize(self, conf: Any, context: Any) -> None:
-        """Start from nothing."""
         self.counts: Counter[str] = Counter()
 
     def process(self, tup: Any) -> None:
-        """Count a word."""
         self.counts[tup.values.word] += 1
 
     def process_tick(self, tup: Any) -> None:
-        """Tell."""
         for word, count in self.counts.items():
             self.emit([word, count])
         self.counts.clear()
 
 
 class BadTicker(Ticker):
-    """Dies at each tick."""
-
     def process_tick(self, tup: Any) -> None:
-        """Die."""
         raise RuntimeError("no time")
 
 
@@ -366,11 +326,9 @@ class Places(Bolt):
     outputs: ClassVar[Any] = ["origin", "word", "task", "targets"]
 
     def initialize(self, conf: Any, context: Any) -> None:
-        """Know the names of the tasks."""
         self.names = context["task->component"]
 
     def process(self, tup: Any) -> None:
-        """Emit, and see where it went."""
         child = Origin.of(tup.values.origin).child("places", 0)
         sent = self.emit([child, tup.values.word, self.task_id, ""], need_task_ids=True)
         told = ",".join(sorted(self.names[str(task)] for task in sent or ()))
@@ -389,11 +347,9 @@ class UnluckyOnce(Tag):
     exit_on_exception = False
 
     def initialize(self, conf: Any, context: Any) -> None:
-        """Know no word."""
         self.seen: set[Any] = set()
 
     def process(self, tup: Any) -> None:
-        """Tag a word."""
         if tup.values.word == "last" and (place := tuple(tup.values.origin)) not in self.seen:
             self.seen.add(place)
             raise ValueError("not yet")
@@ -403,12 +359,10 @@ class UnluckyOnce(Tag):
 
 
 def lines(**settings: Any) -> Any:
-    """Return the spout."""
     return KafkaSpout.spec(topics=["lines"], fields=["origin", "value"], **settings)
 
 
 def sink(inputs: Any, directory: Any, schema: dict[str, str] | None = None, **settings: Any) -> Any:
-    """Return a sink."""
     return ParquetBolt.spec(inputs=inputs, directory=str(directory), schema=schema or COUNT, **settings)
 
 
@@ -419,7 +373,6 @@ def graph_of(name: str = "Case", config: dict[str, Any] | None = None, **specs: 
 
 
 def counting(out: Any, *, split: Any = Split, count: Any = Count, par: int = 2, **settings: Any) -> Graph:
-    """Return words and their counts: stateless, stateful, two sinks."""
     spout = lines(**settings)
     words = split.spec(inputs=[spout])
     counted = count.spec(inputs={words: Grouping.fields("word")}, par=par)

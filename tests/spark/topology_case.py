@@ -44,8 +44,6 @@ class Case(Topology):
 
 
 class Plain(Topology):
-    """The same without what ticks."""
-
     config: ClassVar[dict[str, Any]] = Case.config
 
     spout = lines()

@@ -52,7 +52,6 @@ class Store:
     maps: dict[tuple[int, Key], dict[tuple[str], tuple[bytes]]] = field(default_factory=dict)
 
     def copy(self) -> Store:
-        """Return a copy that a batch may change."""
         timers = {key: list(due) for key, due in self.timers.items()}
         return Store(dict(self.values), timers, {key: dict(entries) for key, entries in self.maps.items()})
 
@@ -65,7 +64,6 @@ class Handle:
         self.key: Key = ("", 0)
 
     def getValueState(self, name: str, schema: str) -> Handle:
-        """The only state is the key's value."""
         return self
 
     def getMapState(self, name: str, key_schema: str, value_schema: str) -> MapState:
@@ -73,23 +71,18 @@ class Handle:
         return MapState(self, self._store, self._level)
 
     def get(self) -> tuple[bytes] | None:
-        """Return the key's value."""
         return self._store.values.get((self._level, self.key))
 
     def update(self, value: tuple[bytes]) -> None:
-        """Set the key's value."""
         self._store.values[self._level, self.key] = value
 
     def registerTimer(self, at_ms: int) -> None:
-        """Add a timer."""
         self._store.timers.setdefault((self._level, self.key), []).append(at_ms)
 
     def listTimers(self) -> Iterator[int]:
-        """Return the key's timers."""
         return iter(self._store.timers.get((self._level, self.key), []))
 
     def getCurrentProcessingTimeInMs(self) -> int:
-        """Return what time it is."""
         return self._now_ms
 
 
@@ -106,27 +99,22 @@ class MapState:
         return self._store.maps.setdefault((self._level, self._handle.key), {})
 
     def getValue(self, key: tuple[str]) -> tuple[bytes] | None:
-        """Return an entry."""
         self.calls["get"] += 1
         return self._entries.get(key)
 
     def updateValue(self, key: tuple[str], value: tuple[bytes]) -> None:
-        """Set an entry."""
         self.calls["update"] += 1
         self._entries[key] = value
 
     def removeKey(self, key: tuple[str]) -> None:
-        """Remove an entry."""
         self.calls["remove"] += 1
         self._entries.pop(key, None)
 
     def values(self) -> Iterator[tuple[bytes]]:
-        """Return all entries."""
         self.calls["values"] += 1
         return iter(list(self._entries.values()))
 
     def clear(self) -> None:
-        """Remove all entries."""
         self.calls["clear"] += 1
         self._entries.clear()
 
@@ -189,7 +177,6 @@ class InProcess:
         self._read.update({where: end for where, (_, end) in ranges.items()})
 
     def drain(self, records_max: int) -> None:
-        """Compute batches until there is nothing new."""
         while any(start < end for start, end in self._plan_ranges(None).values()):
             self.run(records_max)
 
@@ -203,7 +190,6 @@ class InProcess:
         return ranges
 
     def letters(self) -> list[Any]:
-        """Return the dead letters."""
         topic = f"{self.graph.name}.dead-letters"
         return self.kafka.records(topic) if topic in self.kafka.topic_names() else []
 
@@ -228,7 +214,6 @@ class Frame:
         self.store = query.store.copy()
 
     def collect(self) -> list[tuple[str, str, int, bytes]]:
-        """Run all stages, and return what reaches the driver."""
         query = self._query
         pickled = PickledPlan(query.plan, [], [])
         front = FirstStage(pickled, query.batches.exhausted, query.batches.chunk_limits)
@@ -272,12 +257,10 @@ class Frame:
 
 
 def rows_from(batch: pa.RecordBatch) -> list[tuple[str, str, int, bytes]]:
-    """Return the rows of a record batch."""
     return list(zip(*(column.to_pylist() for column in batch.columns), strict=True))
 
 
 def frame_rows(frame: pd.DataFrame) -> list[tuple[str, str, int, bytes]]:
-    """Return the rows of a pandas frame."""
     return [(kind, name, int(task), payload) for kind, name, task, payload in frame.itertuples(index=False)]
 
 
@@ -291,13 +274,11 @@ def columns_of(query: InProcess, spout: str, piece: InputPartition) -> Iterator[
 
 
 def send(kafka: FakeKafka, *values: str | None) -> None:
-    """Write lines, in turns to both partitions."""
     for value in values:
         kafka.produce("lines", None if value is None else value.encode())
 
 
 def counted(*words: str) -> list[tuple[str, int]]:
-    """Return what Count makes of these words."""
     seen: Counter[str] = Counter()
     rows = []
     for word in words:
@@ -307,7 +288,6 @@ def counted(*words: str) -> list[tuple[str, int]]:
 
 
 def failure_of(letter: Any) -> str:
-    """Return what a dead letter says of the failure."""
     return dict(letter.headers)["__downspout.errors.exception.message"].decode()
 
 

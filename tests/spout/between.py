@@ -57,7 +57,6 @@ class Faulty:
         return called
 
     def _commit_async(self, call: Callable[..., Any], offsets: Any, answered: Answered | None = None) -> None:
-        """Let the error that is due be the answer."""
         if (fault := self._between.faults.take("commit_async")) is None:
             call(offsets, answered)
         elif fault.applied and answered is not None:
@@ -76,7 +75,6 @@ class FaultyProducer:
         self._held_at = 0.0
 
     def send(self, topic: str, **record: Any) -> None:
-        """Queue one record, or hold it."""
         self._between.faults.raise_next("send")
         if self._between.acks_after_s or "flush" in self._between.faults.pending():
             self._held.append((topic, record))
@@ -107,7 +105,6 @@ class FaultyProducer:
 
     @property
     def buffered_bytes(self) -> int:
-        """How many bytes wait for an answer."""
         return self._inner.buffered_bytes
 
     def refuse_when_stuck(self, seconds: float) -> None:
@@ -115,12 +112,10 @@ class FaultyProducer:
         self._inner.refuse_when_stuck(seconds)
 
     def oldest_s(self) -> float:
-        """Return for how long the oldest record has waited."""
         return self._inner.oldest_s()
 
     @property
     def retried(self) -> int:
-        """How often records were sent again."""
         return self._inner.retried
 
     def acknowledged(self) -> bool:
@@ -136,5 +131,4 @@ class FaultyProducer:
         return self._held_at + self._between.acks_after_s - self._between.clock.jumped
 
     def close(self) -> None:
-        """Release the client; what is held is lost."""
         self._inner.close()

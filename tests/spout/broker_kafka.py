@@ -70,12 +70,10 @@ class BrokerGroup:
 
     @property
     def members(self) -> list[dict[str, Any]]:
-        """Return who is in it."""
         members: list[dict[str, Any]] = self._stage.admin.describe_groups([self._name])[self._name]["members"]
         return members
 
     def expire_members(self) -> None:
-        """Throw all of them out."""
         members = [MemberToRemove(m["member_id"], m["group_instance_id"], reason=None) for m in self.members]
         self._stage.admin.remove_group_members(self._name, members)
 
@@ -89,7 +87,6 @@ class Backstage:
         self.log = CommitLog(bootstrap)
 
     def close(self) -> None:
-        """Release them."""
         for client in (self.asker, self.log, self.stage):
             client.close()
 
@@ -117,7 +114,6 @@ class BrokerKafka:
 
     @property
     def faults(self) -> Faults:
-        """What the next calls of the spouts run into."""
         return self._between.faults
 
     @property
@@ -132,50 +128,40 @@ class BrokerKafka:
     # --- the Cluster port ---
 
     def consumer(self, **given: Any) -> ConsumerPort:
-        """Return a consumer."""
         made: ConsumerPort = self._cluster.consumer(**given)
         return made
 
     def producer(self, **given: Any) -> ProducerPort:
-        """Return a producer."""
         made: ProducerPort = self._cluster.producer(**given)
         return made
 
     def ensure_topic(self, topic: str, partitions: int = 1, config: Mapping[str, str] | None = None) -> bool:
-        """Create the topic where it does not exist."""
         self._partitions.clear()
         return bool(self._cluster.ensure_topic(topic, partitions, config))
 
     def group_offsets(self, group: str) -> Mapping[TopicPartition, OffsetAndMetadata]:
-        """Return all that a group has committed."""
         return self._stage.cluster.group_offsets(group)
 
     def group_members(self, group: str) -> Sequence[str]:
-        """Return the names of a group's live members."""
         return self._stage.cluster.group_members(group)
 
     def describe_group(self, group: str) -> GroupDescription | None:
-        """Return a group's state, coordinator and live members."""
         return self._stage.cluster.describe_group(group)
 
     def describe_logs(self, topics: Collection[str]) -> Mapping[str, TopicState]:
-        """Return where the logs of topics begin and end."""
         return self._stage.cluster.describe_logs(topics)
 
     # --- topics ---
 
     def create_topic(self, topic: str, partitions: int = 1, config: dict[str, str] | None = None) -> None:
-        """Create a topic."""
         self._partitions.clear()
         self._stage.create(topic, partitions, config)
 
     def delete_topic(self, topic: str) -> None:
-        """Delete a topic."""
         self._stage.delete(topic)
         self._partitions.clear()
 
     def add_partitions(self, topic: str, total: int) -> None:
-        """Let a topic have more partitions."""
         self._stage.add_partitions(topic, total)
 
         def are_there() -> bool:
@@ -187,7 +173,6 @@ class BrokerKafka:
         self._producer = self._new_producer()  # the old one would not know of them for minutes
 
     def topic_names(self) -> list[str]:
-        """Return the names of all topics."""
         return sorted(patiently(self._asker.topic_names))
 
     def partitions(self, topic: str) -> list[TopicPartition]:
@@ -200,7 +185,6 @@ class BrokerKafka:
         return self._partitions[topic]
 
     def topic_id(self, topic: str) -> str:
-        """Return Kafka's id of a topic."""
         return patiently(lambda: self._asker.topic_id(topic))
 
     # --- records ---
@@ -224,7 +208,6 @@ class BrokerKafka:
         self._producer.flush()
 
     def fill(self, count: int, partition: int, topic: str) -> None:
-        """Append records whose value is their number."""
         producer = self._producer if count < MANY else self._stage.cluster.producer()
         for number in range(count):
             producer.send(topic, key=None, value=str(number).encode(), partition=partition)
@@ -233,7 +216,6 @@ class BrokerKafka:
             producer.close()
 
     def transaction(self) -> RealTransaction:
-        """Begin a transaction."""
         return self._stage.open_transaction()
 
     def gap(self, topic: str, partition: int = 0, count: int = 2) -> None:
@@ -245,7 +227,6 @@ class BrokerKafka:
         wait_until(lambda: self.end(where) == wanted)  # the coordinator answers before the mark is in the log
 
     def delete_records(self, topic: str, partition: int, before: int) -> None:
-        """Move the start of a log."""
         self._stage.delete_records(TopicPartition(topic, partition), before)
 
     def ends(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
@@ -258,22 +239,18 @@ class BrokerKafka:
         return dict(self._asker.end_offsets(wanted)) if wanted else {}
 
     def end(self, partition: TopicPartition) -> int:
-        """Return where a log ends."""
         return self.ends([partition])[partition]
 
     def records(self, topic: str, partition: int | None = None) -> list[Record]:
-        """Return what a read_committed reader sees, partition by partition."""
         wanted = [tp for tp in self.partitions(topic) if partition in (None, tp.partition)]
         return [record for tp in wanted for record in read_whole(self._stage.cluster, [tp])]
 
     # --- groups ---
 
     def group(self, name: str) -> BrokerGroup:
-        """Return a group."""
         return BrokerGroup(self._stage, name)
 
     def committed(self, group: str) -> dict[TopicPartition, OffsetAndMetadata]:
-        """Return all that a group has committed."""
         return dict(self._stage.admin.list_group_offsets({group: None})[group])
 
     def commits(self, group: str) -> Sequence[Commit]:
@@ -299,11 +276,9 @@ class BrokerKafka:
     # --- the spouts ---
 
     def opened(self, driver: Driver) -> None:
-        """A spout was started."""
         self._drivers.append(driver)
 
     def live(self) -> list[Driver]:
-        """Return the spouts that have a consumer."""
         return [driver for driver in self._drivers if driver.spout.session is not None]
 
     def drive(self, driver: Driver, turns: int) -> None:
@@ -374,7 +349,6 @@ class BrokerKafka:
     # --- the end ---
 
     def close(self) -> None:
-        """Close what was opened and delete what was left."""
         clusters.unregister(self.bootstrap)
         for driver in self._drivers:
             if driver.spout.session is not None:

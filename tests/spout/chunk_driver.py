@@ -28,7 +28,6 @@ class Chunks(Driver):
 
     @property
     def ranges(self) -> list[str]:
-        """Return the ranges emitted so far, in order."""
         return [tup_id.rpartition("/")[2] for tup_id, _ in self.emitted]
 
     def id_of(self, span: str) -> str:
@@ -36,7 +35,6 @@ class Chunks(Driver):
         return next(tup_id for tup_id, _ in reversed(self.emitted) if tup_id.endswith(f"/0/{span}"))
 
     def answer(self, poison: Collection[int] = (), failure: Failure | None = None) -> None:
-        """Ack the chunks without poison, then fail the others."""
         out, self.answered = self.emitted[self.answered :], len(self.emitted)
         failed = []
         for tup_id, chunk in out:
@@ -59,7 +57,6 @@ class Chunks(Driver):
         self.commit()
 
     def letters(self) -> list[DeadLetter]:
-        """Return the dead letters."""
         return sorted(read_dead_letters(self.kafka, LETTERS), key=lambda letter: letter.offset)
 
 

@@ -22,12 +22,10 @@ EMITS: dict[str, dict[str, Any]] = {"record": {}, "chunk": {"kafka.emit": "chunk
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Name the mark."""
     config.addinivalue_line("markers", "record_only(reason): does not hold for chunks, and why")
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Let a test run in both modes."""
     module = metafunc.module.__name__.rpartition(".")[2]
     mark = metafunc.definition.get_closest_marker("record_only")
     if "emit_kind" in metafunc.fixturenames and module.startswith("test_kafka_spout"):
@@ -72,7 +70,6 @@ def kafka(bare_kafka: Kafka, emit_kind: str) -> Kafka:
 
 @pytest.fixture
 def wide(wide_kafka: Kafka, emit_kind: str) -> Kafka:
-    """A Kafka with one topic of four partitions."""
     wide_kafka.emits = EMITS[emit_kind]  # type: ignore[union-attr]
     wide_kafka.create_topic(TOPIC, PARTITIONS)
     for partition in range(PARTITIONS):

@@ -17,7 +17,6 @@ IN_VAIN_MAX = 12
 
 
 def told(kafka: Kafka, partition: int = 0) -> Isolation:
-    """Return the isolation that the group's commit tells."""
     meta = kafka.committed(GROUP)[TopicPartition(TOPIC, partition)]
     return decode(meta.offset, meta.metadata, topic_id=kafka.topic_id(TOPIC)).isolation
 

@@ -95,7 +95,6 @@ class Driver:
 
     @property
     def offsets(self) -> list[int]:
-        """Return the offsets emitted so far, in order."""
         return [offset_of(tup_id) for tup_id, _ in self.emitted]
 
     def last_id(self, offset: int, partition: int = 0) -> str:
@@ -104,11 +103,9 @@ class Driver:
         return next(tup_id for tup_id, _ in reversed(self.emitted) if place_of(tup_id) == place)
 
     def ack(self, offsets: Iterable[int], partition: int = 0) -> None:
-        """Ack the last emit of these offsets."""
         self._ack([self.last_id(offset, partition) for offset in offsets])
 
     def fail(self, offsets: Iterable[int], partition: int = 0) -> None:
-        """Fail the last emit of these offsets."""
         for offset in offsets:
             self.spout.fail(self.last_id(offset, partition))
 
@@ -132,7 +129,6 @@ class Driver:
             self.spout.next_tuple()
 
     def committed(self, partition: int = 0) -> int | None:
-        """Return the group's commit."""
         found = {tp.partition: meta.offset for tp, meta in self.kafka.committed(GROUP).items() if tp.topic == TOPIC}
         return found.get(partition)
 
@@ -143,7 +139,6 @@ class Driver:
         return self.committed() == offset
 
     def crash(self) -> None:
-        """Die without a word, as ``kill -9`` does."""
         if isinstance(self.kafka, BrokerKafka):
             self.kafka.crash(self)
         else:
@@ -156,12 +151,10 @@ class Driver:
         self.kafka.clock.sleep(60)
 
     def figure(self, name: str) -> float:
-        """Return one figure of the report."""
         return self.spout.report()[name]
 
 
 def offset_of(tup_id: str) -> int:
-    """Return the offset in a message id."""
     parsed = split_id(tup_id)
     assert parsed is not None
     return parsed[1]
@@ -182,13 +175,11 @@ def rows_of(chunk: pa.RecordBatch) -> list[list[Any]]:
 
 
 def end(kafka: Kafka, partition: int = 0, topic: str = TOPIC) -> int:
-    """Return where a log ends."""
     where = TopicPartition(topic, partition)
     return kafka.end(where) if isinstance(kafka, BrokerKafka) else kafka.log(where).end
 
 
 def fill(kafka: Kafka, count: int, partition: int = 0, topic: str = TOPIC) -> None:
-    """Append records whose value is their number."""
     if isinstance(kafka, BrokerKafka):
         kafka.fill(count, partition, topic)
         return

@@ -35,7 +35,6 @@ def test_all_fields(kafka: Kafka) -> None:
 
 
 def test_commits_the_contiguous_acked_prefix(kafka: Kafka) -> None:
-    """What is acked beyond an offset that is out is not committed."""
     driver = Driver(kafka)
     driver.run()
     driver.ack([0, 1, 2, 4, 5])
@@ -159,7 +158,6 @@ def test_at_most_so_many_uncommitted(kafka: Kafka) -> None:
 
 
 def test_at_most_so_many_tuples_in_one_call(kafka: Kafka) -> None:
-    """With 1 a call emits one tuple, as the reference does."""
     driver = Driver(kafka, emits_per_next_max=1)
     driver.run(2)
     assert all(len(driver.run(1)) <= 1 for _ in range(20))
@@ -422,7 +420,6 @@ def test_a_commit_that_was_applied_but_not_answered_is_said_again(kafka: Kafka) 
 
 
 def test_a_retriable_poll_error_is_retried(kafka: Kafka) -> None:
-    """The records come all the same."""
     driver = Driver(kafka)
     kafka.faults.fail_next("poll", errors.KafkaConnectionError, times=3)
     for _ in range(10):

@@ -30,7 +30,6 @@ def owned(driver: Driver) -> set[int]:
 
 
 def emitted(*drivers: Driver) -> list[tuple[int, int]]:
-    """Return (partition, offset) of all that was emitted, sorted."""
     ids = [tup_id for driver in drivers for tup_id, _ in driver.emitted]
     return sorted(map(place_of, ids))
 

@@ -38,7 +38,6 @@ def test_a_start_that_is_near_enough_goes_on_at_the_commit(kafka: Kafka) -> None
 
 
 def test_what_is_done_beyond_the_commit_is_not_counted_as_left_out(kafka: Kafka) -> None:
-    """Only offsets that were not processed are."""
     first = Driver(kafka)
     first.run()
     first.ack([0, 1, 4, 5, 6])

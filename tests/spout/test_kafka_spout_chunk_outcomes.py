@@ -24,7 +24,6 @@ EARS = "tests.spout.test_kafka_spout_hooks.Ears"
 
 @pytest.fixture
 def kafka(bare_kafka: Kafka) -> Kafka:
-    """A Kafka with a hundred records in one partition."""
     return with_a_hundred_records(bare_kafka)
 
 

@@ -24,7 +24,6 @@ ROOM = 1_000_000
 
 @pytest.fixture
 def kafka(bare_kafka: Kafka) -> Kafka:
-    """A Kafka with a hundred records in one partition."""
     return with_a_hundred_records(bare_kafka)
 
 
@@ -74,7 +73,6 @@ def test_a_replayed_record_keeps_its_origin(kafka: Kafka) -> None:
 
 @pytest.mark.parametrize(("most", "spans"), [(500, ["0-100"]), (25, ["0-25", "25-50", "50-75", "75-100"])])
 def test_a_chunk_has_so_many_records_at_most(kafka: Kafka, most: int, spans: list[str]) -> None:
-    """As many as came are one chunk, up to the limit."""
     driver = Chunks(kafka, chunk_records_max=most)
     driver.run()
     assert driver.ranges == spans

@@ -35,10 +35,7 @@ heard: list[tuple[dict[int, int], type[Exception] | None]] = []
 
 
 class Ears(SpoutListener):
-    """Writes down what it hears of commits."""
-
     def on_commit(self, offsets: Any, error: Exception | None) -> None:
-        """Note it."""
         heard.append(({tp.partition: offset for tp, offset in offsets.items()}, type(error) if error else None))
 
 
@@ -406,7 +403,6 @@ LIKELY = [*ACTIONS, *["ack", "commit", "commit", "arrive"] * 5]
 
 
 def act(kafka: FakeKafka, driver: Driver, action: str, number: int, way: str) -> Driver:
-    """Do one thing; return the spout that runs then."""
     if action == "produce":
         fill(kafka, number % 4 + 1)
     elif action == "run":

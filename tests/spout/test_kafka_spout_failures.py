@@ -26,7 +26,6 @@ def fail_until_given_up(driver: Driver, offset: int, times: int) -> None:
 
 
 def test_a_failed_record_is_sought_and_emitted_again(kafka: Kafka) -> None:
-    """Only the failed one comes again, and then the commit goes on."""
     driver = Driver(kafka)
     driver.run()
     driver.ack([n for n in range(10) if n != 4])
@@ -153,7 +152,6 @@ def test_an_error_of_the_producer_ends_no_bounded_run(kafka: Kafka) -> None:
 
 @pytest.fixture
 def batches(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """Collect how many letters are sent together, each time."""
     counts: list[int] = []
     send = DeadLettering._send
 
@@ -166,7 +164,6 @@ def batches(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 
 def test_letters_that_are_due_leave_together(kafka: Kafka, batches: list[int]) -> None:
-    """All letters that wait are sent together, and then all of them are resolved."""
     driver = Driver(kafka, retries_max=0)
     driver.run()
     driver.ack([0, 9])

@@ -21,7 +21,6 @@ KEY_ERROR = Failure("exception", "parse", 4, "KeyError: 'a'")
 
 @pytest.fixture(autouse=True)
 def _short_window(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The breaker goes by the last 20 records."""
     monkeypatch.setattr(Breaker, "WINDOW", 20)
 
 
@@ -30,7 +29,6 @@ SOLO = 5
 
 
 def told(kafka: Kafka) -> CommitMetadata:
-    """Return what the group's commit tells."""
     meta = kafka.committed(GROUP)[TopicPartition(TOPIC, 0)]
     return decode(meta.offset, meta.metadata, topic_id=kafka.topic_id(TOPIC))
 
@@ -196,7 +194,6 @@ def die_of(kafka: Kafka, offset: int, **settings: Any) -> None:
 
 
 def ack_all(driver: Driver) -> None:
-    """Let everything succeed that comes, for a while."""
     for _ in range(30):
         driver.run(1)
         driver.ack_all()

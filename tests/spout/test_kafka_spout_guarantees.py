@@ -42,7 +42,6 @@ def test_at_most_once_commits_before_it_emits(kafka: Kafka) -> None:
 
 
 def test_at_most_once_repeats_nothing_after_a_crash(kafka: Kafka) -> None:
-    """What a crash interrupts is not emitted again, emitted or not."""
     first = Driver(kafka, guarantee="AT_MOST_ONCE", emits_per_next_max=4)
     first.run(3)
     first.crash()
@@ -283,14 +282,10 @@ def test_a_second_member_takes_over(kafka: Kafka, guarantee: str) -> None:
 
 
 class Keep(Bolt):
-    """Remembers what it got."""
-
     def initialize(self, conf: Any, context: Any) -> None:
-        """Begin with nothing."""
         self.got: list[int] = []
 
     def process(self, tup: Any) -> None:
-        """Take it."""
         self.got.append(tup.values[0])
 
 

@@ -22,64 +22,45 @@ heard: list[tuple[Any, ...]] = []
 
 
 class Ears(SpoutListener):
-    """Writes down what it hears."""
-
     def on_emit(self, partition: TopicPartition, offset: int, values: Sequence[Any]) -> None:
-        """Note it."""
         heard.append(("emit", offset, values[1]))
 
     def on_ack(self, partition: TopicPartition, offset: int) -> None:
-        """Note it."""
         heard.append(("ack", offset))
 
     def on_retry(self, partition: TopicPartition, offset: int) -> None:
-        """Note it."""
         heard.append(("retry", offset))
 
     def on_max_retries(self, record: Record) -> None:
-        """Note it."""
         heard.append(("max", record.offset, record.value))
 
     def on_commit(self, offsets: Mapping[TopicPartition, int], error: Exception | None) -> None:
-        """Note it."""
         heard.append(("commit", {tp.partition: at for tp, at in offsets.items()}, type(error) if error else None))
 
     def on_partitions_reassigned(self, partitions: frozenset[TopicPartition]) -> None:
-        """Note it."""
         heard.append(("parts", {tp.partition for tp in partitions}))
 
 
 class Grumbler(Ears):
-    """Raises whatever it hears."""
-
     def on_emit(self, partition: TopicPartition, offset: int, values: Sequence[Any]) -> None:
-        """Raise."""
         raise RuntimeError("no")
 
     on_ack = on_retry = on_max_retries = on_commit = on_partitions_reassigned = on_emit  # type: ignore[assignment]
 
 
 class Leaver(Ears):
-    """Exits whatever it hears."""
-
     def on_emit(self, partition: TopicPartition, offset: int, values: Sequence[Any]) -> None:
-        """Leave."""
         sys.exit("no")
 
     on_ack = on_retry = on_max_retries = on_commit = on_partitions_reassigned = on_emit  # type: ignore[assignment]
 
 
 class Gone(SpoutListener):
-    """Exits instead of beginning."""
-
     def initialize(self, conf: Mapping[str, Any], context: Mapping[str, Any]) -> None:
-        """Leave."""
         sys.exit("never")
 
 
 class Unwilling(SpoutListener):
-    """Does not begin."""
-
     def __init__(self) -> None:
         raise RuntimeError("never")
 
@@ -155,7 +136,6 @@ def test_hears_of_null_and_compacted_records(kafka: Kafka) -> None:
 
 
 def test_hears_the_full_set_of_partitions(kafka: Kafka) -> None:
-    """After each rebalance all partitions are told, not the difference; and only where there is one."""
     kafka.add_partitions(TOPIC, 2)
     one = Driver(kafka, listener=f"{HERE}.Ears")
     one.run()

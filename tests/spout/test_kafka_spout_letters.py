@@ -27,7 +27,6 @@ def give_up(driver: Driver, offsets: list[int], turns: int = 3) -> None:
 
 @pytest.fixture
 def batches(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """Collect how many letters each batch has."""
     counts: list[int] = []
     flush = FakeProducer.flush
 
@@ -41,7 +40,6 @@ def batches(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 @pytest.fixture
 def waits(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """Collect how long each poll may wait, in ms."""
     timeouts: list[int] = []
     poll = Reader._poll
 
@@ -210,7 +208,6 @@ def test_word_that_comes_in_time_resolves_nothing_of_a_lost_partition(kafka: Fak
 
 @pytest.mark.fake_only("on a broker nothing says when in a rebalance the letter becomes durable")
 def test_letters_that_wait_are_not_written_for_a_lost_partition(kafka: FakeKafka) -> None:
-    """A letter that was to be written when its partition was lost is left to the next owner's judgement."""
     driver = Driver(kafka, retries_max=0, retry_cache_bytes=ROOM, drain_ms_max=0)
     driver.run()
     kafka.faults.fail_next("flush", errors.KafkaTimeoutError("no room"))
@@ -249,7 +246,6 @@ def test_a_poll_does_not_wait_while_a_retry_in_memory_is_ready(kafka: Kafka, wai
 
 
 def test_a_bounded_run_does_not_wait_for_records_beyond_its_end(kafka: Kafka, waits: list[int]) -> None:
-    """With all read, polls of a bounded run are short; without an end they wait for what may come."""
     driver = Driver(kafka, run__until="end", poll_timeout_ms=200)
     driver.run()
     driver.ack_all()

@@ -18,7 +18,6 @@ TP = TopicPartition(TOPIC, 0)
 
 
 def recreate(kafka: Kafka, count: int) -> None:
-    """Delete the topic, create it again and fill it."""
     kafka.delete_topic(TOPIC)
     kafka.create_topic(TOPIC, 1)
     fill(kafka, count)
@@ -77,7 +76,6 @@ def test_a_topic_created_again_is_read_from_its_beginning(kafka: Kafka, policy: 
 
 
 def test_a_topic_created_again_gets_no_commit_of_the_old_one(kafka: Kafka) -> None:
-    """Acks of the old topic's records commit nothing of the new one."""
     driver = Driver(kafka, on_data_loss="earliest")
     driver.run()
     recreate(kafka, 15)
@@ -100,7 +98,6 @@ def test_a_topic_created_again_stops_the_run_by_default(kafka: Kafka) -> None:
 
 
 def test_a_topic_created_again_during_a_rebalance_is_read_from_its_beginning(kafka: Kafka) -> None:
-    """A partition that returns is compared with what it was."""
     driver = Driver(kafka, on_data_loss="earliest", fields=["offset", "origin"])
     driver.run()
     driver.ack_all()
@@ -153,7 +150,6 @@ def test_a_longer_topic_whose_commits_are_gone_is_a_new_one(kafka: Kafka, start:
 
 
 def test_a_topic_created_again_bounds_the_run_anew(kafka: Kafka) -> None:
-    """A bounded run ends at the end that the new topic has when it is found."""
     driver = Driver(kafka, on_data_loss="earliest", run__until="end")
     driver.run(2)
     recreate(kafka, 4)
@@ -243,7 +239,6 @@ def test_a_question_without_answer_orphans_no_partition(kafka: Kafka) -> None:
 
 @pytest.mark.fake_only(NO_ELECTION)
 def test_a_bounded_run_ends_in_a_cut_log(kafka: Kafka) -> None:
-    """The run ends where the log was cut, and emits nothing that came later."""
     driver = Driver(kafka, on_data_loss="earliest", run__until="end", poll_records_max=6)
     driver.run(2)
     kafka.truncate(TOPIC, 0, end=4)
@@ -264,7 +259,6 @@ def test_a_bounded_run_ends_in_a_cut_log(kafka: Kafka) -> None:
 
 @pytest.mark.fake_only("a broker cannot be made to know a topic and not its id")
 def test_a_topic_that_is_unknown_for_a_moment_gets_its_id(kafka: Kafka, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An answer without an id is not taken as the id of a topic that has one."""
     answers = [""]
     real = kafka.topic_id
     monkeypatch.setattr(kafka, "topic_id", lambda topic: answers.pop() if answers else real(topic))
@@ -358,7 +352,6 @@ def test_a_member_without_partitions_waits_for_the_others_to_end(kafka: Kafka, b
 
 
 def test_members_end_though_their_topic_was_made_again_and_shorter(bare_kafka: Kafka) -> None:
-    """A bounded run of two members ends for both."""
     drivers = two_members(bare_kafka)
     bare_kafka.delete_topic(TOPIC)
     bare_kafka.create_topic(TOPIC, 2)
@@ -369,7 +362,6 @@ def test_members_end_though_their_topic_was_made_again_and_shorter(bare_kafka: K
 
 @pytest.mark.fake_only(NO_ELECTION)
 def test_members_end_though_a_log_of_another_member_was_cut(bare_kafka: FakeKafka) -> None:
-    """A bounded run of two members ends for both."""
     drivers = two_members(bare_kafka)
     bare_kafka.truncate(TOPIC, 1, end=4)
     assert both_end(drivers)
@@ -416,7 +408,6 @@ def test_a_bounded_run_ends_when_its_topic_is_deleted(
 
 
 def test_a_bounded_run_that_had_reached_its_end_does_not_miss_the_topic(kafka: Kafka) -> None:
-    """What was committed up to the end was all that there was to do."""
     driver = Driver(kafka, run__until="end")
     driver.run()
     driver.ack_all()

@@ -16,7 +16,6 @@ FAKE = pytest.mark.fake_only("the tests share one broker, which has one limit; t
 
 @pytest.fixture(params=[2_000, 300, 100, 0])
 def limit(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int:
-    """Let brokers take so many bytes."""
     monkeypatch.setattr(fake_group, "METADATA_MAX", request.param)
     return int(request.param)
 

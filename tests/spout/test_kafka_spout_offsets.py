@@ -20,17 +20,14 @@ def two(bare_kafka: Kafka) -> Kafka:
 
 
 def places(driver: Driver) -> set[tuple[int, int]]:
-    """Return (partition, offset) of what was emitted."""
     return {place_of(tup_id) for tup_id, _ in driver.emitted}
 
 
 def span(partition: int, start: int, stop: int) -> set[tuple[int, int]]:
-    """Return (partition, offset) of some offsets in a row."""
     return {(partition, offset) for offset in range(start, stop)}
 
 
 def test_reading_starts_at_the_offset_named(two: Kafka) -> None:
-    """A partition starts at the offset that is named for it, and one that is not named at its beginning."""
     driver = Driver(two, start="OFFSETS", start_offsets=["orders[1]=7"])
     driver.run()
     assert places(driver) == span(0, 0, 10) | span(1, 7, 10)
@@ -157,7 +154,6 @@ def test_a_partition_that_does_not_exist_yet_is_warned_about(kafka: Kafka, caplo
 
 
 def test_a_pattern_takes_named_offsets(two: Kafka) -> None:
-    """Topics by pattern start and end where it is named, too."""
     bounds: dict[str, Any] = {"start_offsets": ["orders[1]=4"], "stop_offsets": ["orders[0]=3", "orders[1]=8"]}
     driver = Driver(two, topics=None, pattern="ord.*", start="OFFSETS", run__until="end", **bounds)
     driver.run()

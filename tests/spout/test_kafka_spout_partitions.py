@@ -46,7 +46,6 @@ def test_nothing_blocks_where_acks_come_in_order(kafka: Kafka) -> None:
 
 
 def test_partitions_add_up_to_the_report(wide: Kafka) -> None:
-    """The lag and what is out of all partitions are those of the report, and each partition is there once."""
     driver = Driver(wide)
     while len(driver.emitted) < PARTITIONS * RECORDS:
         driver.run(1)
@@ -77,7 +76,6 @@ def test_the_figures_stay_after_deactivate(kafka: Kafka) -> None:
 
 
 def test_a_start_has_no_lag_before_the_assignment(kafka: Kafka) -> None:
-    """Before a partition is assigned there is none."""
     driver = Driver(kafka)
     assert driver.spout.report_partitions() == {}
 

@@ -14,7 +14,6 @@ from tests.spout.spout_driver import GROUP, PARTITIONS, RECORDS, TOPIC, Driver, 
 
 
 def where(driver: Driver) -> list[tuple[int, int]]:
-    """Return (partition, offset) of all that was emitted."""
     return [place_of(tup_id) for tup_id, _ in driver.emitted]
 
 
@@ -62,7 +61,6 @@ def test_the_lags_of_members_are_that_of_the_group(wide: Kafka) -> None:
 
 
 def test_a_member_without_partitions_has_no_lag(kafka: Kafka) -> None:
-    """Where there are more members than partitions, the one that got none knows that its lag is 0."""
     drivers = [Driver(kafka), Driver(kafka, member=2)]
     settle_rebalance(drivers)
     assert sorted(driver.figure("lag") for driver in drivers) == [0, 10]
@@ -266,7 +264,6 @@ def test_a_start_that_the_broker_does_not_answer_is_asked_again(wide: Kafka) -> 
 
 
 def test_new_partitions_are_read_from_their_beginning(wide: Kafka) -> None:
-    """A topic that grows is followed."""
     driver = Driver(wide)
     driver.run()
     driver.ack_all()
@@ -339,7 +336,6 @@ def test_a_bounded_run_is_not_exhausted_while_a_retry_waits(kafka: Kafka) -> Non
 
 
 def test_a_bounded_run_of_an_empty_topic_ends_at_once(kafka: Kafka) -> None:
-    """Nothing to do is done."""
     kafka.create_topic("empty", 3)
     driver = Driver(kafka, topics=["empty"], run__until="end")
     driver.run(4)
@@ -348,7 +344,6 @@ def test_a_bounded_run_of_an_empty_topic_ends_at_once(kafka: Kafka) -> None:
 
 
 def test_a_second_bounded_run_finds_nothing_new(kafka: Kafka) -> None:
-    """Run again, it ends without a tuple."""
     first = Driver(kafka, run__until="end")
     first.run()
     first.ack_all()
@@ -371,7 +366,6 @@ def test_a_bounded_run_passes_markers_at_the_end(kafka: Kafka) -> None:
 
 
 def test_a_bounded_run_without_its_topic_is_an_error(kafka: Kafka) -> None:
-    """The error names the topic and how to make it."""
     with pytest.raises(BrokerError, match=r"nowhere.*downspout kafka create nowhere"):
         Driver(kafka, topics=["nowhere"], run__until="end")
 
@@ -398,7 +392,6 @@ def test_the_end_of_a_bounded_run_is_the_whole_groups(wide: Kafka) -> None:
 
 @pytest.fixture
 def narrow(wide_kafka: Kafka) -> Kafka:
-    """A Kafka with one topic of one partition."""
     wide_kafka.create_topic(TOPIC, 1)
     return wide_kafka
 

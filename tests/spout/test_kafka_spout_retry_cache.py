@@ -71,7 +71,6 @@ def test_poison_is_dead_lettered_from_memory(kafka: Kafka, fetched: list[int], r
 
 
 def test_what_has_no_room_is_read_again(kafka: Kafka, fetched: list[int]) -> None:
-    """Beyond the room nothing is kept, and all come again all the same."""
     driver = Driver(kafka, retry_cache_bytes=3)
     driver.run()
     driver.fail(range(10))
@@ -83,7 +82,6 @@ def test_what_has_no_room_is_read_again(kafka: Kafka, fetched: list[int]) -> Non
 
 
 def test_one_record_in_a_hundred_failing_is_fetched_little(kafka: Kafka, fetched: list[int]) -> None:
-    """With 1 % failures fewer than 1.05 records are fetched per record."""
     fill(kafka, 1990)
     driver = Driver(kafka, retry_cache_bytes=ROOM, poll_records_max=500, emits_per_next_max=100)
     failed: set[int] = set()

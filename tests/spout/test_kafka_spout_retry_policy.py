@@ -17,22 +17,18 @@ MINUTE = 60_000
 
 
 def minutes(failures: int) -> int:
-    """One more minute per failure."""
     return failures * MINUTE
 
 
 def useless(failures: int) -> Any:
-    """Nothing that could be waited for."""
     return [None, "soon", -1, float("nan"), True][failures % 5]
 
 
 def broken(failures: int) -> int:
-    """Raises."""
     raise KeyError(failures)
 
 
 def without_arguments() -> int:
-    """Takes no number."""
     return 1
 
 

@@ -20,7 +20,6 @@ ZERO = TopicPartition(TOPIC, 0)
 
 
 def assigned(kafka: Kafka, **settings: object) -> Driver:
-    """Return a spout that reads by assignment."""
     return Driver(kafka, member=None, mode="assign", **settings)  # type: ignore[arg-type]
 
 

@@ -20,17 +20,14 @@ FIRST = TopicPartition(TOPIC, 0)
 
 @pytest.fixture
 def url(tmp_path: Path) -> str:
-    """Where a store is."""
     return f"sqlite:///{tmp_path}/offsets.db"
 
 
 def opened(url: str) -> OffsetStore:
-    """Open the store as somebody else."""
     return open_store(url, StoreContext(GROUP))
 
 
 def stored(url: str) -> int | None:
-    """Return the offset of the first partition."""
     store = opened(url)
     found = store.load([FIRST])
     store.close()
@@ -38,14 +35,12 @@ def stored(url: str) -> int | None:
 
 
 def put(url: str, offset: int) -> None:
-    """Store an offset, as a new owner."""
     store = opened(url)
     store.store({FIRST: StoredOffset(offset, "", store.claim([FIRST])[FIRST].epoch)})
     store.close()
 
 
 def commit(kafka: Kafka, offset: int) -> None:
-    """Commit for the group, as a tool would."""
     outsider = kafka.consumer(group=GROUP)
     outsider.assign([FIRST])
     outsider.commit({FIRST: OffsetAndMetadata(offset, "", -1)})
@@ -65,7 +60,6 @@ def fail_to_commit(driver: Driver) -> None:
 
 
 def test_commits_go_to_the_store_and_the_group_gets_a_copy(kafka: Kafka, url: str) -> None:
-    """After a commit both hold the same offset and metadata."""
     driver = Driver(kafka, offset_store=url)
     assert driver.run() == list(range(10))
     driver.ack([*range(5), 7])
@@ -115,7 +109,6 @@ def test_an_empty_store_and_a_group_that_is_not(
 
 
 def test_an_empty_group_and_a_store_that_is_not(kafka: Kafka, url: str, caplog: pytest.LogCaptureFixture) -> None:
-    """The start goes by the store, and says that the group has nothing."""
     put(url, 7)
     assert Driver(kafka, offset_store=url).run() == [7, 8, 9]
     assert f"group {GROUP} has committed nothing for {TOPIC}[0]@7" in caplog.text

@@ -21,7 +21,6 @@ LIMIT_S = 20
 
 
 def said(caplog: pytest.LogCaptureFixture) -> list[str]:
-    """Return what was said of stuck partitions."""
     messages = [record.getMessage() for record in caplog.records]
     return [text for text in messages if "makes no progress" in text or "moves again" in text]
 
@@ -198,7 +197,6 @@ def test_slow_bolts_are_blamed_where_each_partition_has_its_turn(
 
 
 def test_a_limit_of_tuples_is_blamed_where_there_is_one(kafka: Kafka, caplog: pytest.LogCaptureFixture) -> None:
-    """Where as many tuples are out as may be, that limit is named with its value."""
     kafka.create_topic("others", 1)
     fill(kafka, 490)  # more than are read before the other topic has its turn
     fill(kafka, 50, topic="others")
@@ -220,12 +218,10 @@ def test_a_limit_of_tuples_is_blamed_where_there_is_one(kafka: Kafka, caplog: py
 
 
 class Swallow(streamparse.Bolt):
-    """Acks nothing."""
-
     auto_ack = False
 
     def process(self, tup):
-        """Keep it."""
+        pass
 
 
 class Swallowed(streamparse.Topology):

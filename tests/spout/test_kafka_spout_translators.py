@@ -19,18 +19,15 @@ HERE = "tests.spout.test_kafka_spout_translators"
 
 
 def one(record: Record) -> list[Any] | None:
-    """One tuple for even numbers, none for odd ones."""
     number = int(record.value or b"0")
     return [number, number * 10] if number % 2 == 0 else None
 
 
 def three(record: Record) -> list[list[Any]]:
-    """Three tuples."""
     return [[letter] for letter in "abc"]
 
 
 def two(record: Record) -> list[list[Any]]:
-    """Two tuples: as few as are several."""
     return [["a"], ["b"]]
 
 
@@ -50,7 +47,6 @@ twice: set[bytes | None] = set()
 
 
 def leaving_later(record: Record) -> list[Any]:
-    """Exits when it sees a record again."""
     if record.value in twice:
         sys.exit("again")
     twice.add(record.value)
@@ -76,7 +72,6 @@ def test_nothing_becomes_nulls_where_they_are_wanted(kafka: Kafka) -> None:
 
 @pytest.mark.parametrize(("name", "count"), [("two", 2), ("three", 3)])
 def test_several_tuples_share_an_id(kafka: Kafka, name: str, count: int) -> None:
-    """A record is done when each of its tuples is acked, and not before."""
     driver = Driver(kafka, translator=[f"{HERE}.{name}(letter)"])
     assert driver.run()[: 2 * count] == [0] * count + [1] * count
     for _ in range(count - 1):
@@ -193,7 +188,6 @@ def test_entries_that_contradict_each_other_fail_in_spec(entries: list[str]) -> 
 
 @pytest.mark.fake_only(NO_KAFKA_YET)
 def test_a_topic_without_a_translator_is_an_error(kafka: Kafka) -> None:
-    """With translators, but none for a topic and no default, nothing is read."""
     with pytest.raises(ConfigError, match=TOPIC):
         Driver(kafka, translator=[f"other={HERE}.one(a b)"])
 

@@ -55,7 +55,6 @@ def test_an_orderly_end_leaves_no_mark(kafka: Kafka) -> None:
 
 
 def test_unclean_starts_are_counted_at_one_offset(kafka: Kafka) -> None:
-    """Each death at the same committed offset adds one."""
     for starts in range(4):
         driver = Driver(kafka)
         driver.run()

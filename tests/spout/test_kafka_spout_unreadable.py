@@ -15,12 +15,10 @@ FAKE = pytest.mark.fake_only("a real broker's log is damaged in tests/broker/tes
 
 
 def letters(kafka: FakeKafka) -> list[DeadLetter]:
-    """Return what the dead-letter topic holds."""
     return list(read_dead_letters(kafka, LETTERS))
 
 
 def drive(driver: Driver) -> None:
-    """Let all that comes be acked, and commit."""
     for _ in range(6):
         driver.run(3)
         driver.ack_all()

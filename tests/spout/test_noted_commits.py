@@ -40,7 +40,6 @@ class Job:
         self.topic_id = kafka.topic_id(TOPIC)
 
     def write(self, offsets: Sequence[int]) -> None:
-        """Write rows of records."""
         write_rows(self.out, [(TOPIC, self.topic_id, 0, offset, "") for offset in offsets], writer=f"w{offsets[0]}")
 
     def run(self, *, waits: Sequence[int] = (), **settings: Any) -> list[str]:
@@ -60,12 +59,10 @@ class Job:
         return [each.getMessage() for each in self._caplog.records if words in each.getMessage()]
 
     def restore(self) -> None:
-        """Put the copy in the place of the directory."""
         shutil.rmtree(self.out)
         shutil.move(self.copy, self.out)
 
     def commit(self, offset: int, metadata: str = "") -> None:
-        """Commit as another program does."""
         consumer = self.kafka.consumer(group=GROUP)
         consumer.commit({ZERO: OffsetAndMetadata(offset, metadata, -1)})
         consumer.close()
@@ -82,7 +79,6 @@ def job(kafka: FakeKafka, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> J
 
 
 def more(job: Job, offsets: Sequence[int], rows: Sequence[int], waits: Sequence[int] = ()) -> None:
-    """Process more records, of which some get rows."""
     for _ in offsets:
         job.kafka.produce(TOPIC, b"more", partition=0)
     if rows:
@@ -222,7 +218,6 @@ def test_what_is_done_beyond_the_commit_is_told_of_an_older_copy(job: Job) -> No
 def test_commits_at_zero_that_are_gone_are_told_by_what_was_done_beyond(
     kafka: FakeKafka, tmp_path: Path, caplog: Any
 ) -> None:
-    """A note of a commit at 0 is no group that never read."""
     job = Job(kafka, tmp_path, caplog)
     job.write(range(1, 10))
     job.run(waits=[0])
@@ -304,7 +299,6 @@ def test_a_log_that_cannot_be_read_stops_no_start(job: Job) -> None:
 
 
 def test_another_topologys_commits_are_no_sign_of_a_deleted_directory(job: Job) -> None:
-    """A topology that starts on the group of another one has a directory of its own: that group is what is wrong."""
     shutil.rmtree(job.out)
     Layout(job.out).log.mkdir(parents=True)
     assert job.run(topology_id="sums-1") == []
@@ -338,8 +332,6 @@ class Flow(Topology):
 
 
 class Dry(Topology):
-    """No sink."""
-
     spout = KafkaSpout.spec(topics=["t"], fields=["origin", "value"])
 
 

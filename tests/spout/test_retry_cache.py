@@ -12,7 +12,6 @@ from downspout.spout.emit.retry_cache import RetryCache
 
 
 def columns(offsets: list[int], size: int = 10) -> RecordColumns:
-    """Return records of so many bytes at these offsets."""
     count = len(offsets)
     values = pa.array([b"%0*d" % (size, offset) for offset in offsets], pa.binary())
     numbers = np.array(offsets, np.int64)
@@ -20,7 +19,6 @@ def columns(offsets: list[int], size: int = 10) -> RecordColumns:
 
 
 def found(kept: RetryCache, offset: int) -> list[int] | None:
-    """Return the offsets of the records that are found."""
     rows = kept.find(offset)
     return None if rows is None else [record.offset for record in rows]
 
@@ -87,7 +85,6 @@ def test_a_few_of_many_do_not_hold_the_others_back() -> None:
 
 
 def test_records_and_columns_are_searched_alike() -> None:
-    """By offset, whether or not there is one; columns without making a record."""
     rows = columns([3, 5, 9])
     for offset in range(11):
         assert index_of(rows, offset) == index_of(list(rows), offset)

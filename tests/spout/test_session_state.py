@@ -12,7 +12,6 @@ from tests.spout.spout_driver import TOPIC, Driver, fill
 
 @pytest.fixture
 def passed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Collect the states that the first session comes to."""
     states: list[str] = []
     first: list[GroupSession] = []
     become = GroupSession.become

@@ -34,7 +34,6 @@ RECORDS = 40
 
 @pytest.fixture(scope="module")
 def exporter() -> InMemorySpanExporter:
-    """Where this process's spans go."""
     made = InMemorySpanExporter()
     provider = TracerProvider()
     provider.add_span_processor(SimpleSpanProcessor(made))
@@ -44,7 +43,6 @@ def exporter() -> InMemorySpanExporter:
 
 @pytest.fixture
 def spans(exporter: InMemorySpanExporter) -> Iterator[InMemorySpanExporter]:
-    """The same, empty."""
     exporter.clear()
     yield exporter
     exporter.clear()
@@ -57,23 +55,20 @@ class Checks(Bolt):
     seen: ClassVar[set[int]] = set()
 
     def process(self, tup: Any) -> None:
-        """Look at one."""
         if tup.values.value == "bad" and tup.values.offset not in self.seen:
             self.seen.add(tup.values.offset)
             raise ValueError("secret text")
 
 
 class Whole(Bolt):
-    """Takes chunks."""
-
     outputs: ClassVar[list[str]] = []
     takes_chunks = True
 
     def process(self, tup: Any) -> None:
-        """Takes no record."""
+        pass
 
     def process_chunk(self, tup: Any) -> None:
-        """Take a chunk."""
+        pass
 
 
 def graph_of(bolt: type[Bolt]) -> Graph:
@@ -125,7 +120,6 @@ def test_a_fail_is_an_error_without_its_text(spans: InMemorySpanExporter) -> Non
 
 
 def test_a_span_is_linked_to_the_one_that_sent_the_record(spans: InMemorySpanExporter) -> None:
-    """By the record's header `traceparent`; without one there is no link."""
     found = run(Checks, spans, 1, **{"kafka.emit": "record"})
     links = {span.attributes["messaging.kafka.offset"]: span.links for span in found if span.attributes}
     assert [offset for offset, linked in links.items() if linked] == [8]

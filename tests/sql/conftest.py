@@ -9,7 +9,6 @@ from tests.sql.databases import TestDatabase, postgres_database, sqlite_database
 
 @pytest.fixture(params=["sqlite", "postgres"])
 def database(request: pytest.FixtureRequest, tmp_path: Path) -> TestDatabase:
-    """A new database of each kind."""
     if request.param == "sqlite":
         return sqlite_database(tmp_path)
     return postgres_database(request.getfixturevalue("postgres"))
@@ -17,5 +16,4 @@ def database(request: pytest.FixtureRequest, tmp_path: Path) -> TestDatabase:
 
 @pytest.fixture
 def sqlite(tmp_path: Path) -> TestDatabase:
-    """A new file."""
     return sqlite_database(tmp_path)

@@ -24,8 +24,6 @@ KEYED = "CREATE TABLE words (word TEXT PRIMARY KEY, size SMALLINT, day DATE)"
 
 @dataclass
 class TestDatabase:
-    """A database of the test's own."""
-
     __test__ = False
 
     url: str
@@ -43,24 +41,20 @@ class TestDatabase:
             yield connection
 
     def execute(self, statement: str) -> list[tuple[Any, ...]]:
-        """Run a statement; return its rows."""
         with self.connected() as connection:
             cursor = connection.execute(statement)
             return cursor.fetchall() if cursor.description else []
 
     def words(self) -> list[tuple[Any, ...]]:
-        """Return what any reader of the table sees."""
         rows = self.execute("SELECT word, size, day FROM words ORDER BY word, size")
         return [(word, size, None if day is None else str(day)) for word, size, day in rows]
 
 
 def sqlite_database(folder: Path) -> TestDatabase:
-    """Return a new file."""
     return TestDatabase(f"sqlite:///{folder}/test.db")
 
 
 def postgres_database(server: PostgresServer) -> TestDatabase:
-    """Return a new database of a server."""
     return TestDatabase(server.new_database(), {"sql.password": f"file:{server.password_file}"}, server)
 
 
@@ -97,7 +91,6 @@ def tup(
 
 
 def process(bolt: Any, *tuples: Tuple) -> None:
-    """Give tuples to a bolt and let it flush."""
     for one in tuples:
         bolt.process(one)
     bolt.drain()

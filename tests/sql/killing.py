@@ -59,7 +59,6 @@ class Life(killing.Life):
         return self.check
 
     def moment(self, statement: str) -> None:
-        """Die here, perhaps."""
         self.check()
         self.moments += 1
         if self._kill(self.moments, " ".join(statement.split())[:60]):
@@ -102,7 +101,6 @@ class Stepped:
         return call
 
     def rollback(self) -> None:
-        """Undo; the dead undo nothing."""
         self._life.check()
         self._real.rollback()
 
@@ -155,7 +153,6 @@ class World(killing.World):
                 }
 
     def query(self, statement: str) -> list[tuple[Any, ...]]:
-        """Return rows, as any reader sees them."""
         with closing(sqlite3.connect(self.file)) as connection:
             return connection.execute(statement).fetchall()
 

@@ -84,12 +84,10 @@ def test_a_kill_at_any_statement_neither_loses_nor_doubles_a_row(mode: str) -> N
 
 
 def without_log(patch: pytest.MonkeyPatch) -> None:
-    """Let no flush say which rows it wrote."""
     patch.setattr(SqlLog, "append", lambda self, *entry: None)
 
 
 def log_first(patch: pytest.MonkeyPatch) -> None:
-    """Commit what a flush covers before its rows."""
     real = SqlWriter.insert_rows
 
     def insert(self: Any, *rows: Any) -> None:
@@ -101,7 +99,6 @@ def log_first(patch: pytest.MonkeyPatch) -> None:
 
 
 def stale_store(patch: pytest.MonkeyPatch) -> None:
-    """Store an offset that is one too high."""
     real = SqlStore.store
 
     def store(self: Any, offsets: Any) -> None:

@@ -22,7 +22,6 @@ from tests.waiting import eventually
 
 @pytest.fixture
 def served(postgres: PostgresServer) -> TestDatabase:
-    """A new database of the server, with the table."""
     database = postgres_database(postgres)
     database.execute(CREATE)
     return database
@@ -30,7 +29,6 @@ def served(postgres: PostgresServer) -> TestDatabase:
 
 @pytest.fixture
 def own_server(postgres: PostgresServer) -> Iterator[PostgresServer]:
-    """A server that a test may stop."""
     programs = find_programs()
     assert programs is not None  # the other one runs
     with postgres_server(programs) as server:
@@ -38,7 +36,6 @@ def own_server(postgres: PostgresServer) -> Iterator[PostgresServer]:
 
 
 def committed_unheard(bolt: Any, again: Callable[[], None]) -> None:
-    """The server commits, and its answer is lost."""
     again()
     bolt.writer.database.close()
 
@@ -197,7 +194,6 @@ INSERT = "INSERT INTO words VALUES (%s, 1, NULL)"
 
 @pytest.fixture
 def bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A second counts as half a minute."""
     monkeypatch.setattr(postgres, "IDLE_S", 1)
 
 

@@ -18,7 +18,6 @@ ERRORS = psycopg.errors
 
 
 def kind(error: Exception) -> DatabaseError:
-    """Return what an error means while the connection stands."""
     database: Any = PostgresDatabase("postgresql://me@db/x", None, 1.0)
     database._connection = SimpleNamespace(closed=False, close=lambda: None)
     found: DatabaseError = database._error(error)
@@ -42,13 +41,11 @@ def test_what_is_the_matter_with_a_row_refuses_the_row(error: Exception) -> None
 
 
 def test_a_key_that_is_there_is_told_apart() -> None:
-    """It may be the number of an entry of the log."""
     assert isinstance(kind(ERRORS.UniqueViolation("duplicate key")), TakenError)
 
 
 @pytest.mark.parametrize("error", [ERRORS.StatementTooComplex("x"), ERRORS.UndefinedTable("x")])
 def test_what_is_the_matter_with_the_server_refuses_no_row(error: Exception) -> None:
-    """Otherwise all rows would be dead-lettered."""
     assert type(kind(error)) is DatabaseError
 
 

@@ -27,7 +27,6 @@ def chunk(first: int, words: list[str], sizes: list[int]) -> Tuple:
 
 
 def test_nothing_is_acked_before_it_is_committed(database: TestDatabase) -> None:
-    """A tuple is acked by the flush that commits its row, and not before."""
     database.execute(CREATE)
     bolt = make(database)
     bolt.process(tup(0, "é"))
@@ -58,7 +57,6 @@ def test_two_tasks_write_the_same_records_once(database: TestDatabase) -> None:
 
 
 def test_keys_let_a_later_row_take_the_place_of_an_earlier_one(database: TestDatabase) -> None:
-    """With keys the last row of a key stays; a replay of an earlier one changes nothing."""
     database.execute(KEYED)
     bolt = make(database, sql__keys=["word"])
     process(bolt, tup(0, "a", 1), tup(1, "b", 2), tup(2, "a", 3))
@@ -128,7 +126,6 @@ def test_a_chunk_is_written_whole_and_acked_as_one(database: TestDatabase) -> No
 
 
 def test_a_chunk_with_a_row_that_is_refused_fails_whole(database: TestDatabase) -> None:
-    """None of its rows is written, and other chunks of the flush are."""
     database.execute(CREATE)
     bolt = make(database)
     bolt.process_chunk(chunk(0, ["a", "b"], [1, 5000]))
@@ -164,7 +161,6 @@ def test_two_inputs_with_one_origin_are_two_rows(database: TestDatabase) -> None
 
 
 def test_a_table_of_another_sink_is_refused(database: TestDatabase) -> None:
-    """Rows of two sinks may have the same identities."""
     database.execute(CREATE)
     process(make(database), tup(0))
     with pytest.raises(SinkError, match="belongs to sink of topology t"):

@@ -31,7 +31,6 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
 
 @pytest.fixture(scope="session")
 def node(place: Place) -> Iterator[StormNode]:
-    """A Storm that runs at that place."""
     settings = SHORT_LIVED | {"topology.kryo.register": []}  # like a Storm that somebody else has set up
     with place.inside():
         made = StormNode(place.node.directory, project=place.project, settings=settings).start()

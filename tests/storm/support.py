@@ -65,31 +65,25 @@ What a kill has hit comes again after one to two message timeouts.
 
 @dataclass
 class Place:
-    """Where the tests of the session happen."""
-
     home: Path
     project: Path
     kafka: EmbeddedKafka
 
     @property
     def cluster(self) -> KafkaCluster:
-        """The brokers."""
         return KafkaCluster(self.kafka.bootstrap)
 
     @property
     def node(self) -> StormNode:
-        """The Storm, whether it runs or not."""
         return StormNode(self.home / "storm", project=self.project)
 
     def environment(self) -> dict[str, str]:
-        """Return what `downspout storm shell` sets up here."""
         environ = {**os.environ, "DOWNSPOUT_HOME": str(self.home)}
         environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(ROOT), environ.get("PYTHONPATH")]))
         return {**environ, **programs.environment(self.node, environ), "DOWNSPOUT_HOME": str(self.home)}
 
     @contextmanager
     def inside(self) -> Iterator[None]:
-        """Have this place's environment in our own process."""
         before = dict(os.environ)
         os.environ.update(self.environment())
         try:
@@ -99,7 +93,6 @@ class Place:
             os.environ.update(before)
 
     def start_sparse(self, *arguments: str, folder: Path | None = None) -> subprocess.Popen[str]:
-        """Start stock ``sparse`` in a project's root."""
         return subprocess.Popen(
             [str(Path(sys.executable).with_name("sparse")), *arguments],
             cwd=folder or self.project,
@@ -203,22 +196,18 @@ class Place:
         assert sum(counted) == count
 
     def topology(self, topic: str, workers: int = 1) -> str:
-        """Write the topology of a topic; return its name."""
         text = ROWS.format(topic=topic, workers=workers)
         (self.project / "topologies" / f"{topic}.py").write_text(text, encoding="utf-8")
         return topic
 
     def audit(self, topic: str) -> AuditReport:
-        """Compare a topic's directory with Kafka."""
         return audit(self.project / "output" / topic, cluster=self.cluster, topics=[topic])
 
     def figures(self, name: str) -> TopologyStats:
-        """Return what nimbus and Kafka say of a topology."""
         with self.inside():
             return asked(lambda: stats.collect(*self.node.address, name))
 
     def topologies(self) -> list[str]:
-        """Return the names of all topologies that nimbus knows."""
         return asked(lambda: [each.name for each in nimbus.summary(*self.node.address).topologies])
 
     def wait_for(self, name: str, lag_max: int) -> TopologyStats:
@@ -237,7 +226,6 @@ class Place:
             time.sleep(1.0)  # each look costs nimbus and us a fifth of a second of work
 
     def values(self, topic: str) -> list[str]:
-        """Return the values that are in a topic's directory."""
         return list(ds.dataset(self.project / "output" / topic, format="parquet").to_table()["value"].to_pylist())
 
 

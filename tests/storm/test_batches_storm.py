@@ -42,7 +42,6 @@ class Counted(Topology):
 
 
 def counts_in(file: Path) -> Counter[str]:
-    """Return what the state holds now."""
     found: Counter[str] = Counter()
     if file.exists():
         with suppress(sqlite3.OperationalError), closing(sqlite3.connect(file)) as connection:

@@ -67,7 +67,6 @@ def switch_on_and_off(node: StormNode, seen: Path) -> None:
 
 
 def tell(node: StormNode, what: str, name: str, **more: object) -> None:
-    """Have a topology activated or deactivated."""
     with nimbus.connect(*asked(lambda: node.address), timeout_s=60.0) as client:
         getattr(client, what)(name=name, **more)
 

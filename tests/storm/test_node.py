@@ -71,7 +71,6 @@ def test_status_names_what_runs(storm: Place, capsys: pytest.CaptureFixture[str]
 
 @contextmanager
 def paused(pid: int, seconds: float) -> Iterator[None]:
-    """Have a process do nothing for a while."""
     os.kill(pid, signal.SIGSTOP)
     goes_on = threading.Timer(seconds, os.kill, (pid, signal.SIGCONT))
     goes_on.start()
@@ -184,7 +183,6 @@ def test_a_node_whose_workers_alone_live_is_no_stopped_one(tmp_path: Path) -> No
 def test_a_start_says_that_it_replaces_a_broken_node(
     without_nimbus: Path, no_jars: None, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Before a broken node is replaced, one is told that its topologies are gone."""
     monkeypatch.setattr(StormNode, "start", lambda node: node)
     main(["storm", "start", "--dir", str(without_nimbus)])
     assert "broken: nimbus ended. Replacing it; its topologies are lost" in capsys.readouterr().out

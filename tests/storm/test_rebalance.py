@@ -27,7 +27,6 @@ class Nimbus:
         self.status = "ACTIVE"
 
     def rebalance(self, name: str, options: Any) -> None:
-        """Spread a topology anew."""
         self.asked.append((name, options))
         if self.error is not None:
             raise self.error
@@ -35,17 +34,14 @@ class Nimbus:
     deactivate = activate = killTopologyWithOpts = lambda self, name, options=None: self.rebalance(name, options)
 
     def getClusterInfo(self) -> Any:
-        """Tell which topologies there are."""
         return SimpleNamespace(topologies=[SimpleNamespace(name="flights", status=self.status)])
 
     def close(self) -> None:
-        """End the connection."""
         self.closed += 1
 
 
 @pytest.fixture
 def nimbus(monkeypatch: pytest.MonkeyPatch) -> Nimbus:
-    """The nimbus that commands find at our node."""
     made = Nimbus()
     monkeypatch.setattr(thriftpy2.rpc, "make_client", lambda *given, **named: made)
     monkeypatch.setattr(storm, "_node", lambda arguments: SimpleNamespace(address=("127.0.0.1", 6627)))

@@ -22,13 +22,11 @@ def failed(port: int, worker: str = "7c1f") -> str:
 
 
 def state(port: int, name: str, worker: str = "7c1f") -> str:
-    """Return what it logs of a slot's state."""
     what = f"{name} msInState: 1" + (f" topo:rows-1-17 worker:{worker}" if name != EMPTY else "")
     return f"2026-11-29 12:43:52.247 INFO  Slot [SLOT_{port}] STATE kill-and-relaunch msInState: 9 topo:x -> {what}\n"
 
 
 def log_of(folder: Path, *lines: str) -> Path:
-    """Write a supervisor's log."""
     log = folder / "supervisor.log"
     log.write_text("".join(lines), encoding="utf-8")
     return log
@@ -36,7 +34,6 @@ def log_of(folder: Path, *lines: str) -> Path:
 
 @pytest.fixture
 def taken() -> Iterator[socket.socket]:
-    """A socket that listens at a port."""
     with socket.create_server(("", 0)) as listening:
         yield listening
 
@@ -78,5 +75,4 @@ def test_a_slot_whose_worker_runs_is_fine(tmp_path: Path) -> None:
 
 
 def test_without_a_log_no_slot_is_stuck(tmp_path: Path) -> None:
-    """A node that never ran has none."""
     assert stuck_slots(tmp_path / "supervisor.log") == []

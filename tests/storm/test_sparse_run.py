@@ -110,7 +110,6 @@ def test_flight_delays_writes_what_the_local_engine_writes(
 
 
 def traced_records(span: Any) -> int:
-    """Return for how many records a span stands."""
     counts = [each.value.int_value for each in span.attributes if each.key == "messaging.batch.message_count"]
     return counts[0] if counts else 1
 

@@ -45,7 +45,6 @@ class Rows:
         self.topic = storm.topology(storm.publish(0), workers=2)
 
     def publish(self, count: int) -> None:
-        """Write more records."""
         self._storm.publish(count, self.topic)
         self._sent.update(f"value {number}" for number in range(count))
 

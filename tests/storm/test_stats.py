@@ -122,7 +122,6 @@ def test_a_topology_of_which_no_worker_has_told_says_where_to_look() -> None:
 
 
 def stats_of(**figures: int) -> TopologyStats:
-    """Return the figures of a topology with one bolt."""
     return TopologyStats("rows", "rows-1-2", "ACTIVE", 60, 1, [ComponentStats("parse", "bolt", 1, **figures)])
 
 
@@ -166,7 +165,6 @@ def test_of_very_many_partitions_those_that_are_behind_most_are_shown() -> None:
 
 
 def test_figures_of_partitions_are_in_the_json() -> None:
-    """What the table shows, programs have too."""
     lag = Lag("spout", "g", "t", 3, partitions=[PartitionLag("t", 0, committed=7, end=10, lag=3)])
     told = json.loads(json.dumps(TopologyStats("rows", "rows-1-2", "ACTIVE", 60, 1, [], [lag]).as_dict()))
     assert told["lag"][0]["partitions"][0]["lag"] == 3

@@ -54,7 +54,6 @@ KILLED = ("bolts.kafka.KafkaBolt", "spouts.kafka.KafkaSpout", "writing_bolts.Sho
 
 
 def written(storm: Place, topic: str) -> Counter[str]:
-    """Return what is in a topic."""
     partitions = [TopicPartition(topic, number) for number in range(PARTITIONS)]
     return Counter((record.value or b"").decode() for record in read_whole(storm.cluster, partitions))
 

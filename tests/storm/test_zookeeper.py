@@ -24,19 +24,16 @@ pytestmark = pytest.mark.storm
 
 @pytest.fixture
 def hosts(storm: Place) -> str:
-    """Return where ZooKeeper answers."""
     return f"{HOST}:{storm.node.ports().zookeeper}"
 
 
 @pytest.fixture
 def root() -> str:
-    """Return a path of the test's own."""
     return f"/downspout-tests/{uuid.uuid4().hex}"
 
 
 @pytest.fixture
 def open_nodes_(hosts: str, root: str) -> Iterator[OpenNodes]:
-    """Begin sessions, and end them after the test."""
     with ExitStack() as stack:
         made = [stack.enter_context(closing(open_nodes(Location(hosts, ""))))]
         made[0].ensure(root)
@@ -48,7 +45,6 @@ class TestReal(ZooKeeperContract):
 
     @pytest.fixture
     def open_nodes(self, open_nodes_: OpenNodes) -> OpenNodes:
-        """Begin sessions."""
         return open_nodes_
 
 

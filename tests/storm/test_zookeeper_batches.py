@@ -21,12 +21,10 @@ class TestReal(ZooKeeperMetadataContract):
 
     @pytest.fixture
     def root(self) -> str:
-        """Return a path of the test's own."""
         return f"/downspout-tests/{uuid.uuid4().hex}"
 
     @pytest.fixture
     def open_nodes(self, storm: Place, root: str) -> Iterator[OpenNodes]:
-        """Begin sessions, and end them after the test."""
         hosts = f"{HOST}:{storm.node.ports().zookeeper}"
         with ExitStack() as stack:
             stack.enter_context(closing(open_nodes(Location(hosts, "")))).ensure(root)

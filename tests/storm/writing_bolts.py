@@ -8,12 +8,9 @@ from streamparse import Bolt
 
 
 class Shout(Bolt):
-    """Hands values on in capitals."""
-
     outputs: ClassVar = ["key", "message"]
 
     def process(self, tup):
-        """Shout."""
         self.emit([None, tup.values.value.upper()])
 
 
@@ -23,5 +20,4 @@ class ShoutWithOrigin(Bolt):
     outputs: ClassVar = ["origin", "key", "message"]
 
     def process(self, tup):
-        """Shout."""
         self.emit([tup.values.origin, None, tup.values.value.upper()])

@@ -43,7 +43,6 @@ def test_what_is_not_ours_is_left_as_it_is(tmp_path: Path) -> None:
 
 
 def test_a_file_is_written_for_its_owner(tmp_path: Path) -> None:
-    """A file is its owner's whether it is new or was there with other rights."""
     (tmp_path / "there").touch(0o644)
     for name in ("there", "new"):
         files.write(tmp_path / name, "text")

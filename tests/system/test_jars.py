@@ -49,7 +49,6 @@ class Writer(jars_fetch.Way):
         self.runs: list[Path] = []
 
     def fetch(self, jars: object, work: Path, scratch: Path) -> None:
-        """Write the jars."""
         self.runs.append(work)
         for name, data in self.contents.items():
             (work / name).write_bytes(data)
@@ -57,7 +56,6 @@ class Writer(jars_fetch.Way):
 
 @pytest.fixture
 def writer(monkeypatch: pytest.MonkeyPatch) -> Writer:
-    """The only way to fetch."""
     way = Writer()
     monkeypatch.setattr(jars_fetch, "ways", lambda java: [way])
     return way
@@ -124,7 +122,6 @@ def test_a_fetched_set_is_whole_and_fetched_once(cache: Path, writer: Writer) ->
 
 
 def test_a_set_that_lost_a_jar_is_fetched_again(cache: Path, writer: Writer) -> None:
-    """A set that lost a jar is replaced as a whole."""
     jars.resolve("kafka")
     (jars.folder_of("kafka") / "a-1.jar").unlink()
     assert all(jar.exists() for jar in jars.resolve("kafka"))

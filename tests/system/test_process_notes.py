@@ -33,7 +33,6 @@ sys.stdin.read()
 
 @pytest.fixture(autouse=True)
 def apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A temporary directory of our own."""
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     monkeypatch.setattr(tempfile, "tempdir", None)
 
@@ -48,7 +47,6 @@ def process(task: int, doing: str) -> subprocess.Popen[bytes]:
 
 
 def end(started: subprocess.Popen[bytes]) -> None:
-    """Kill it."""
     started.send_signal(signal.SIGKILL)
     started.communicate()
 
@@ -74,7 +72,6 @@ def test_who_is_killed_leaves_what_it_held() -> None:
 
 
 def test_a_folder_that_others_can_write_tells_nothing() -> None:
-    """Neither is a note kept in it."""
     NoteWriter("t-1", 4)
     folder_of("t-1").chmod(0o777)
     assert NoteReader("t-1").tasks() == set()
@@ -83,7 +80,6 @@ def test_a_folder_that_others_can_write_tells_nothing() -> None:
 
 
 def deaths_are(monkeypatch: pytest.MonkeyPatch, *deaths: Death, tasks: set[int]) -> None:
-    """Let the notes say this."""
     left = list(deaths)
     monkeypatch.setattr(NoteReader, "deaths", lambda self: list(left))
     monkeypatch.setattr(NoteReader, "tasks", lambda self: tasks)
@@ -101,7 +97,6 @@ ALONE = Isolation(5, 1, 20, 100, alone=10)
 
 
 def died(offset: int, topic: str = "orders", partition: int = 3, last: int | None = None) -> Death:
-    """Return a death."""
     return Death(Path("x"), 4, topic, partition, offset, offset if last is None else last)
 
 

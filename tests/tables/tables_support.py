@@ -17,24 +17,20 @@ NAME = "downspout.flights"
 
 
 def write(directory: Path, *offsets: int) -> None:
-    """Flush rows by a writer of its own."""
     write_rows(directory, [("t", "", 0, offset, "") for offset in offsets], writer=f"w{offsets[0]}")
 
 
 def target(kind: str, place: Path) -> Target:
-    """Return a table, as another process would open it."""
     if kind == "delta":
         return DeltaTarget(place)
     return IcebergTarget(open_catalog(None, place), NAME)
 
 
 def export(kind: str, directory: Path, place: Path, **options: Any) -> Export:
-    """Return an export, as another process would begin it."""
     return Export(directory, target(kind, place), **options)
 
 
 def table(kind: str, place: Path) -> pa.Table:
-    """Return all rows of a table."""
     if kind == "delta":
         import deltalake
 
@@ -43,5 +39,4 @@ def table(kind: str, place: Path) -> pa.Table:
 
 
 def numbers(kind: str, place: Path) -> list[int]:
-    """Return the column ``n`` of a table, sorted."""
     return sorted(table(kind, place)["n"].to_pylist())

@@ -29,7 +29,6 @@ pytestmark = pytest.mark.parametrize("kind", ["delta", "iceberg"])
 
 @pytest.fixture
 def directory(tmp_path: Path) -> Path:
-    """A sink's directory with five rows of two flushes."""
     write(tmp_path / "flights", 0, 1, 2)
     write(tmp_path / "flights", 3, 4)
     return tmp_path / "flights"

@@ -103,7 +103,6 @@ def test_options_that_do_not_fit_are_errors(
 def test_a_missing_library_names_its_extra(
     project: Path, form: str, library: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Without the library the command says which extra to install."""
     for name in [name for name in sys.modules if name.partition(".")[0] == library]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, library, None)
@@ -160,7 +159,6 @@ with spark_session("delta", config=config) as spark:
 @pytest.mark.spark
 @pytest.mark.slow
 def test_spark_reads_a_delta_table(project: Path) -> None:
-    """Spark, with Delta's own jars, reads the rows of both commits."""
     assert main(["export", "output/flights", "--delta"]) == 0
     write(project / "output" / "flights", 5, 6)
     assert main(["export", "output/flights", "--delta"]) == 0

@@ -18,8 +18,6 @@ from topologies.word_count import WordCount
 
 
 class Numbers(Spout):
-    """Stands for rows."""
-
     outputs: ClassVar[list[str]] = ["number"]
 
 
@@ -36,7 +34,6 @@ ROWS = {"numbers": [[1], [2], [3]]}
 
 @pytest.fixture
 def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Return an empty project; it is the working directory."""
     folder = tmp_path / "project"
     folder.mkdir()
     (folder / "project.clj").write_text("")
@@ -45,7 +42,6 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def numbers(directory: Path) -> list[int]:
-    """Return what a sink wrote."""
     return sorted(pq.read_table(directory)["number"].to_pylist())
 
 
@@ -112,16 +108,12 @@ def test_what_reaches_no_component_is_refused(config: dict[str, Any], said: str)
 
 
 class Greeter(Bolt):
-    """Reads a key of its own."""
-
     outputs: ClassVar[list[str]] = ["text"]
 
     def initialize(self, storm_conf: dict[str, Any], context: dict[str, Any]) -> None:
-        """Read it."""
         self.greeting = storm_conf.get("greeter.text")
 
     def process(self, tup: Any) -> None:
-        """Greet."""
         self.emit([f"{self.greeting} {tup.values.name}"])
 
 

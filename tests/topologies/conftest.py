@@ -15,19 +15,16 @@ from tests.topologies.slices import COUNT, run_flight_delays
 
 @pytest.fixture(scope="session")
 def frame() -> pd.DataFrame:
-    """The first flights of the year."""
     return load_flights(COUNT)
 
 
 @pytest.fixture(scope="session")
 def flights(frame: pd.DataFrame) -> Flights:
-    """The same as records."""
     return Flights(frame)
 
 
 @pytest.fixture
 def kafka(flights: Flights) -> Iterator[FakeKafka]:
-    """A cluster that holds them."""
     with FakeKafka("slice") as cluster:
         publish(cluster, flights)
         yield cluster
@@ -35,6 +32,5 @@ def kafka(flights: Flights) -> Iterator[FakeKafka]:
 
 @pytest.fixture
 def output(kafka: FakeKafka, tmp_path: Path) -> Path:
-    """What the topology leaves of them."""
     run_flight_delays(kafka, tmp_path)
     return tmp_path

@@ -50,14 +50,12 @@ def test_parse_gives_what_the_object_holds(document: dict[str, Any], others: lis
     ],
 )
 def test_parse_refuses_what_is_no_object(value: str, said: str) -> None:
-    """JSON that is no object is refused by the name of what it is."""
     with pytest.raises(ValueError, match=f"this is {said}"):
         parse_object(value, Paths(["a"]))
 
 
 @pytest.mark.parametrize("value", ["", " ", "{", '{"a": }', '{"a": NaN}', b'{"a": "\xff"}', "{}{}"])
 def test_parse_refuses_what_is_no_json(value: str | bytes) -> None:
-    """What is no JSON is refused, bytes that are no UTF-8 included."""
     with pytest.raises(ValueError):  # noqa: PT011 - orjson words it
         parse_object(value, Paths(["a"]))
 
@@ -112,7 +110,6 @@ def test_split_loses_nothing(text: str) -> None:
 
 @pytest.fixture(scope="module")
 def tables() -> Tables:
-    """The package's tables."""
     return load_tables(package_directory())
 
 
@@ -165,13 +162,11 @@ def test_enrich_leaves_unknown_codes_empty(tables: Tables) -> None:
 
 
 def test_enrich_names_the_file_that_is_missing(tmp_path: Path) -> None:
-    """A folder without the files is an error that names the file."""
     with pytest.raises(ConfigError, match=r"airlines\.csv cannot be read"):
         load_tables(tmp_path)
 
 
 def test_enrich_names_the_column_that_is_missing(tmp_path: Path) -> None:
-    """A file without a needed column is an error that names both."""
     (tmp_path / "airlines.csv").write_text("code,name\nUA,United\n", encoding="utf-8")
     with pytest.raises(ConfigError, match=r"airlines\.csv has no column 'carrier'"):
         load_tables(tmp_path)

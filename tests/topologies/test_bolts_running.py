@@ -99,7 +99,6 @@ def test_split_gives_each_word_its_own_origin() -> None:
 
 @pytest.mark.parametrize("text", ["", "  \n", None])
 def test_split_counts_texts_without_words(text: str | None) -> None:
-    """A text without words is acked and counted."""
     result = run_bolt(SplitBolt, [{"origin": HERE, "value": text}])
     assert (result.emitted("bolt"), result.counts("bolt").acked) == ([], 1)
     assert result.run.reports["bolt"] == {"filtered": 1}
@@ -112,8 +111,6 @@ def test_enrich_refuses_what_is_no_flight() -> None:
 
 
 class Lookup(Topology):
-    """Spout, parse, enrich."""
-
     spout = KafkaSpout.spec(topics=[TOPIC], fields=["origin", "value"])
     parse = JsonParseBolt.spec(
         inputs=[spout],
@@ -126,7 +123,6 @@ class Lookup(Topology):
 
 @pytest.fixture
 def kafka(bare_kafka: Kafka) -> Kafka:
-    """A cluster with 300 flights."""
     publish(bare_kafka, Flights(load_flights(300)))
     return bare_kafka
 

@@ -22,13 +22,11 @@ COUNT = 900
 
 @pytest.fixture(scope="module")
 def frame() -> pd.DataFrame:
-    """A slice of the flights."""
     return load_flights(COUNT)
 
 
 @pytest.fixture(scope="module")
 def flights(frame: pd.DataFrame) -> Flights:
-    """The same as records."""
     return Flights(frame)
 
 
@@ -47,7 +45,6 @@ def rows(frame: pd.DataFrame, flights: Flights) -> pd.DataFrame:
 
 @pytest.fixture
 def ends(flights: Flights) -> list[int]:
-    """The ends of the partitions."""
     return [len(part) for part in flights.rows]
 
 
@@ -59,7 +56,6 @@ def test_all_right(rows: pd.DataFrame, ends: list[int], frame: pd.DataFrame, fli
 
 
 def test_missing_offsets_are_named(rows: pd.DataFrame, ends: list[int]) -> None:
-    """A row that is not there is named by its partition and offset."""
     found = check_coverage(rows[~((rows["_partition"] == 1) & (rows["_offset"] == 7))], ends)
     assert (found.right, found.text) == (False, "offsets: 1 missing ([1]@7)")
 
@@ -117,7 +113,6 @@ def test_one_wrong_value_is_found(
 
 
 def test_two_swapped_rows_are_found(rows: pd.DataFrame, frame: pd.DataFrame, flights: Flights) -> None:
-    """Values that are all there but at each other's offsets are found."""
     first, second = rows.index[0], rows.index[1]
     places = ["_partition", "_offset"]
     rows.loc[[first, second], places] = rows.loc[[second, first], places].to_numpy()

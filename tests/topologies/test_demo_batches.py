@@ -25,7 +25,6 @@ LINES = ["to be or not to be", "that is the question", "", "to be"] * 20
 
 @pytest.fixture
 def demo(bare_kafka: Kafka, monkeypatch: pytest.MonkeyPatch) -> BatchDemo:
-    """The demo, with a Kafka that is there already."""
     monkeypatch.setattr(batch_engines, "KilledRun", RunHere)
     monkeypatch.setattr(to_batches, "project_lines", lambda: LINES)
     monkeypatch.setattr(to_batches, "REPEATS", 1)
@@ -40,7 +39,6 @@ def demo(bare_kafka: Kafka, monkeypatch: pytest.MonkeyPatch) -> BatchDemo:
 
 
 def said(demo: BatchDemo) -> str:
-    """Return what it printed."""
     file = demo.screen.console.file
     assert isinstance(file, io.StringIO)
     return file.getvalue()

@@ -55,7 +55,6 @@ def test_half_of_the_flights_have_no_tail_number() -> None:
 
 
 def test_a_reader_that_finds_something_else_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    """An audit can fail."""
     found = {"one": lambda: (4, 4, 10, 1), "another": lambda: (4, 3, 10, 1)}
     monkeypatch.setattr(to_formats, "readers", lambda directory: found)
     findings = list(FormatsDemo(4, 0, Screen()).read((4, 4, 10, 1)))

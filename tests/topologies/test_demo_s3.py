@@ -48,7 +48,6 @@ def test_the_demo_is_exact(tmp_path: Path) -> None:
 
 @pytest.fixture
 def demo(monkeypatch: pytest.MonkeyPatch) -> S3Demo:
-    """The demo without Spark."""
     monkeypatch.delitem(to_s3.READERS, "PySpark (s3a)")
     return S3Demo(FLIGHTS, KILLS, Screen(Console(file=io.StringIO(), width=200)))
 

@@ -36,7 +36,6 @@ class RunHere:
 
     @contextmanager
     def process(self) -> Iterator[Any]:
-        """There is none."""
         yield SimpleNamespace(pid=0, poll=lambda: None, kill=lambda: None, wait=lambda: None)
 
     def wait_for_records(self, process: Any, count: int) -> bool:
@@ -73,13 +72,11 @@ class RunHere:
         return False
 
     def wait_for_the_end(self, process: Any) -> None:
-        """Run to the end."""
         assert main(self.arguments) == 0
 
 
 @pytest.fixture
 def demo(bare_kafka: Kafka, monkeypatch: pytest.MonkeyPatch) -> SqlDemo:
-    """The demo, with a Kafka that is there already."""
     monkeypatch.setattr(drill, "KilledRun", RunHere)
     monkeypatch.setattr(to_sql, "find_programs", lambda: None)
     monkeypatch.setattr("demos.shared.jars.resolve", lambda *given, **options: None)
@@ -91,7 +88,6 @@ def demo(bare_kafka: Kafka, monkeypatch: pytest.MonkeyPatch) -> SqlDemo:
 
 
 def said(demo: SqlDemo) -> str:
-    """Return what it printed."""
     file = demo.screen.console.file
     assert isinstance(file, io.StringIO)
     return file.getvalue()

@@ -15,14 +15,12 @@ from downspout.sink import Layout
 
 
 def put(path: Path, text: str = "x") -> Path:
-    """Write a file and its folders."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(text, encoding="utf-8")
     return path
 
 
 def test_group_stays_with_the_output(tmp_path: Path) -> None:
-    """As long as the output and the topic are the same, so is the group; another output has another group."""
     group = Output(tmp_path / "a").group("topic-1")
     assert Output(tmp_path / "a").group("topic-1") == group
     assert Output(tmp_path / "b").group("topic-1") != group

@@ -48,7 +48,6 @@ def test_a_topic_that_does_not_fit_has_the_cure_of_this_demo(tmp_path: Path, bar
 def test_a_number_of_flights_that_are_not_there_is_refused(
     number: str, demo: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """There are so many flights and no more."""
     with pytest.raises(SystemExit):
         demo.main(["--flights", number])
     assert f"from 1 to {TOTAL}" in capsys.readouterr().err

@@ -32,7 +32,6 @@ ARROW = ArrowTables(TABLES)
 
 
 def codes(table: Any) -> st.SearchStrategy[str | None]:
-    """Draw codes of a table, others, and none."""
     return st.none() | st.sampled_from(sorted(table)) | st.sampled_from(["", "??", "é", "NA"])
 
 
@@ -61,7 +60,6 @@ def test_columns_are_what_rows_give(rows: list[dict[str, Any]]) -> None:
 
 
 def run(batches: list[pa.RecordBatch]) -> TopologyResult:
-    """Run chunks of flights through the bolt."""
     fields = ("origin", *FLIGHT_FIELDS)
     source = type("Source", (Chunks,), {"given": batches})
     bolt = component_of(FlightEnrichBolt.spec())
@@ -73,7 +71,6 @@ def run(batches: list[pa.RecordBatch]) -> TopologyResult:
 
 
 def chunk_of(rows: list[dict[str, Any]], schema: pa.Schema = SCHEMA) -> pa.RecordBatch:
-    """Return flights with origins."""
     batch = pa.RecordBatch.from_pylist([dict.fromkeys(FLIGHT_FIELDS) | row for row in rows], schema=schema)
     return pa.RecordBatch.from_arrays(
         [origins("flights", "id", 0, range(len(rows))), *batch.columns],

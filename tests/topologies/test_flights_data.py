@@ -15,13 +15,11 @@ CARRIERS = ["9E", "AA", "AS", "B6", "DL", "EV", "F9", "FL", "HA", "MQ", "OO", "U
 
 @pytest.fixture(scope="module")
 def frame() -> pd.DataFrame:
-    """All flights."""
     return load_flights()
 
 
 @pytest.fixture(scope="module")
 def flights(frame: pd.DataFrame) -> Flights:
-    """The first 3,000 flights as records."""
     return Flights(frame.head(3_000))
 
 

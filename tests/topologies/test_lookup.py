@@ -21,7 +21,6 @@ CSV = "code,name,founded\nUA,United,1926\nAA,American,\n007,Bond,1953\n,Nothing,
 
 @pytest.fixture(params=["csv", "parquet", "folder"])
 def airlines(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
-    """Return the same table in each form."""
     if request.param == "csv":
         (path := tmp_path / "airlines.csv").write_text(CSV)
         return path
@@ -78,7 +77,6 @@ def test_a_table_that_gives_no_one_answer_is_refused(tmp_path: Path, text: str |
     ],
 )
 def test_settings_are_checked_when_the_topology_is_built(settings: dict[str, Any], said: str) -> None:
-    """What is missing or doubled is named when the topology is built."""
     with pytest.raises(ConfigError, match=said):
         LookupBolt.spec(**settings)
 

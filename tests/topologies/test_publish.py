@@ -16,13 +16,11 @@ COUNT = 1_200
 
 @pytest.fixture(scope="module")
 def flights() -> Flights:
-    """A small slice of the flights."""
     return Flights(load_flights(COUNT))
 
 
 @pytest.fixture
 def kafka(bare_kafka: Kafka) -> Kafka:
-    """An empty cluster."""
     return bare_kafka
 
 
@@ -46,7 +44,6 @@ def test_publish_makes_the_topic(kafka: Kafka, flights: Flights) -> None:
 
 
 def test_publish_again_sends_nothing(kafka: Kafka, flights: Flights) -> None:
-    """A second publish finds everything there."""
     publish(kafka, flights)
     assert publish(kafka, flights) == Published(COUNT, 0)
     assert_whole(kafka, flights)

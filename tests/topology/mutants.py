@@ -28,27 +28,22 @@ CHUNK_MUTANTS: dict[str, Callable[[Patch], None]] = {}
 
 
 def chunk_mutant(make: Callable[[Patch], None]) -> Callable[[Patch], None]:
-    """Register one of chunk mode."""
     CHUNK_MUTANTS[make.__name__] = make
     return make
 
 
 def mutant(make: Callable[[Patch], None]) -> Callable[[Patch], None]:
-    """Register one."""
     MUTANTS[make.__name__] = make
     return make
 
 
 @mutant
 def commit_what_is_in_flight(patch: Patch) -> None:
-    """The commit goes past what is out."""
     patch.setattr(PartitionLedger, "commit_point", lambda self: self.next)
 
 
 @mutant
 def commit_past_what_failed(patch: Patch) -> None:
-    """The commit passes records that wait for a retry."""
-
     def commit_point(self: PartitionLedger) -> int:
         return min(self._flying, default=self.next)
 
@@ -66,7 +61,6 @@ def tell_one_more_as_done(patch: Patch) -> None:
 
 @mutant
 def ack_before_it_is_durable(patch: Patch) -> None:
-    """The sink acks what it holds."""
     real = SinkBolt.process
 
     def process(self: Any, tup: Any) -> None:
@@ -138,13 +132,11 @@ def commit_for_others(patch: Patch) -> None:
 
 @mutant
 def ack_what_failed(patch: Patch) -> None:
-    """A fail is taken for an ack."""
     patch.setattr(RecordEmitter, "fail", lambda self, tup_id, failure: self.ack(tup_id))
 
 
 @mutant
 def never_retry_a_timeout(patch: Patch) -> None:
-    """A tuple that times out is never tried again."""
     real = PartitionLedger.timeout
 
     def timeout(self: PartitionLedger, offset: int, now: int) -> Any:
@@ -201,7 +193,6 @@ def forget_the_rest_of_what_is_split(patch: Patch) -> None:
 
 @chunk_mutant
 def ack_chunks_before_they_are_durable(patch: Patch) -> None:
-    """The sink acks the chunks that it holds."""
     real = SinkBolt.process_chunk
 
     def process_chunk(self: Any, tup: Any) -> None:

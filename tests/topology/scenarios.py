@@ -49,7 +49,6 @@ def order(rng: random.Random, number: int) -> Message:
 
 
 def order_rows(record: Sent) -> Sequence[dict[str, Any]] | None:
-    """Return what an order becomes."""
     if record.value is None:
         return [{"number": None, "name": None}]
     try:
@@ -67,7 +66,6 @@ class Spread(Bolt):
     outputs = ("origin", "word", "letters")
 
     def process(self, tup: Any) -> None:
-        """Emit the words."""
         line = Origin.of(tup.values.origin)
         for index, word in enumerate((tup.values.value or "").split()):
             if word == "damaged":
@@ -97,7 +95,6 @@ def line(rng: random.Random, number: int) -> bytes:
 
 
 def line_rows(record: Sent) -> Sequence[dict[str, Any]] | None:
-    """Return a row for each word."""
     found = (record.value or b"").decode().split()
     return None if "damaged" in found else [{"word": word, "letters": len(word)} for word in found]
 
@@ -107,8 +104,6 @@ words = Scenario(Words, line, line_rows)
 
 
 class Sums(Topology):
-    """Partial aggregates, which readers finish."""
-
     spout = KafkaSpout.spec(topics=[ORDERS], fields=["origin", "key"])
     sums = AggregateBolt.spec(
         inputs={spout: Grouping.fields("key")},
@@ -121,7 +116,6 @@ class Sums(Topology):
 
 
 def keyed(rng: random.Random, number: int) -> Message:
-    """Return a record with one of a few keys."""
     return Message(b"%d" % number, b"k%d" % rng.randrange(5))
 
 
@@ -153,7 +147,6 @@ class Weigh(ChunkBolt):
     exit_on_exception = False
 
     def process_chunk(self, tup: Any) -> None:
-        """Emit the parcels, light and heavy."""
         parcels = tup.values
         weights, cities = parcels.column("weight"), parcels.column("city")
         if (lost := pc.index(cities, "Atlantis").as_py()) >= 0:
@@ -168,12 +161,9 @@ class Weigh(ChunkBolt):
 
 
 class Lift(Bolt):
-    """Takes heavy parcels one by one."""
-
     outputs = ("origin", "number", "weight", "city")
 
     def process(self, tup: Any) -> None:
-        """Emit the parcel."""
         self.emit([*tup.values])
 
 
@@ -211,7 +201,6 @@ def parcel(rng: random.Random, number: int) -> Message:
 
 
 def parcel_rows(record: Sent) -> Sequence[dict[str, Any]] | None:
-    """Return what a parcel becomes."""
     if record.value is None:
         return []
     try:

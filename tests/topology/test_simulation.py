@@ -117,27 +117,22 @@ class Forwarded(Topology):
 
 
 class Copied(Topology):
-    """Kafka to Kafka."""
-
     spout = KafkaSpout.spec(topics=["orders"], fields=["origin", "value"])
     out = KafkaBolt.spec(inputs=[spout], topic="copies", message_field="value", transactional=True)
 
 
 def each_once(sent: Sequence[Sent], records: Sequence[Record]) -> Iterator[str]:
-    """Yield what was not copied exactly once."""
     wanted, found = Counter(one.value for one in sent), Counter(record.value for record in records)
     if wanted != found:
         yield f"missing: {[*(wanted - found)][:3]}, too often: {[*(found - wanted)][:3]}"
 
 
 def at_least_once(sent: Sequence[Sent], records: Sequence[Record]) -> Iterator[str]:
-    """Yield what is missing."""
     if missing := {json.loads(one.value or b"")["number"] for one in sent} - {json.loads(r.value) for r in records}:
         yield f"missing: {sorted(missing)[:3]}"
 
 
 def clean_order(rng: random.Random, number: int) -> bytes:
-    """Return an order that can be processed."""
     return json.dumps({"number": number, "name": f"n{number % 3}"}).encode()
 
 
@@ -172,8 +167,6 @@ def test_a_missing_topic_that_nothing_creates_is_named() -> None:
 
 
 class Settled(Topology):
-    """It says itself what a tuple is."""
-
     config = {"kafka.emit": "record"}  # noqa: RUF012 - streamparse wants a plain class attribute
     spout = KafkaSpout.spec(topics=["orders"], fields=["origin", "value"])
     sink = ParquetBolt.spec(inputs=[spout], directory="settled", schema={"value": "string"})
@@ -212,7 +205,6 @@ def test_somebody_comes_back_to_the_records_after_all_have_left() -> None:
 
 
 def test_who_ends_with_an_error_while_all_leave_stays_away(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A process that ends with an error while all leave is not started again."""
     leave = Process.leave
 
     def leave_with_an_error(process: Process) -> None:
@@ -282,7 +274,6 @@ def test_a_wrong_version_is_noticed(name: str, monkeypatch: pytest.MonkeyPatch) 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", sample(list(CHUNK_MUTANTS), 4, "mutants of chunks"))
 def test_a_wrong_version_of_chunks_is_noticed(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """So does one that is wrong about chunks, where tuples are chunks."""
     CHUNK_MUTANTS[name](monkeypatch)
     with pytest.raises(SimulationError):
         simulate(replace(parcels, config=IN_CHUNKS), range(SEEDS_TO_NOTICE))
@@ -362,8 +353,6 @@ def test_a_target_without_scenarios_is_refused() -> None:
 
 
 class Bare(Topology):
-    """A topology without a sink."""
-
     spout = KafkaSpout.spec(topics=["orders"], fields=["origin", "value"])
     parse = JsonParseBolt.spec(inputs=[spout], fields=["number"])
 
@@ -395,7 +384,6 @@ def test_rows_without_origins_are_refused_at_once(capsys: pytest.CaptureFixture[
 
 
 def made(offset: int, **facts: object) -> Sent:
-    """Return a record that was sent."""
     from downspout.testing import Message
 
     return Sent("t", "id", 0, offset, Message(b"1"), **facts)  # type: ignore[arg-type]
@@ -425,7 +413,6 @@ def test_the_verdict_on_a_record(record: Sent, found: list[dict[str, int]], lett
 
 
 def test_rows_of_nothing_are_noticed() -> None:
-    """A row of a record that nobody sent is a violation."""
     ((place, _),) = judge([], {"sink": SinkRows({("t", "id", 0, 7): [{"a": 1}]}, {})}, set())
     assert place == "t[0]@7"
 
@@ -453,7 +440,6 @@ class Paid(Topology):
 
 
 def paid(rng: random.Random, number: int) -> bytes:
-    """Return an order; a few are damaged."""
     if rng.random() < 0.05:
         return b"{"
     at = "2013-01-31T05:17:00+01:00"
@@ -470,7 +456,6 @@ def paid_rows(record: Sent) -> list[dict[str, Any]] | None:
 
 
 def check_totals(sent: Sequence[Sent], directory: Path) -> Iterator[str]:
-    """Yield what is wrong with the number of orders."""
     good = sum(paid_rows(record) is not None for record in sent)
     files = [path for path in directory.glob("*.parquet") if path.name[0] not in "_."]
     if (rows := sum(sum(pq.read_table(path)["count"].to_pylist()) for path in files)) != good:
@@ -543,7 +528,6 @@ def test_a_state_that_counts_twice_is_found(monkeypatch: pytest.MonkeyPatch) -> 
     ids=["nothing", "another", "rows too"],
 )
 def test_a_scenario_that_says_nothing_of_a_state_is_refused(given: dict[str, Any]) -> None:
-    """Of a topology of batches a scenario says what each state must hold, and nothing else."""
     with pytest.raises(TopologyError, match=r"names sums, which it has not|does not say what each of its states"):
         simulate(Scenario(Counted, counted_line, **given), [0])
 

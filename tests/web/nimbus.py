@@ -19,8 +19,6 @@ TRACEBACK = f'Traceback (most recent call last):\n  File "check.py", line 3, in 
 
 
 class OnStorm(Topology):
-    """As it is submitted."""
-
     reader = KafkaSpout.spec(topics=[TOPIC], group=GROUP, fields=["origin", "value"])
     check = CheckBolt.spec(inputs=[reader], par=2)
     count = CountBolt.spec(inputs={check: Grouping.fields("value"), reader: Grouping.ALL})
@@ -37,17 +35,14 @@ class Nimbus:
 
     @contextmanager
     def connect(self, host: str, port: int, timeout_s: float = 1.0) -> Iterator[Nimbus]:
-        """Stand in for ``nimbus.connect``."""
         self.asked.add((host, port))
         yield self
 
     def getClusterInfo(self) -> Any:
-        """Which topologies run."""
         found = SimpleNamespace(name="shop", id="shop-1-2", status=self.status, uptime_secs=UPTIME_S, num_workers=1)
         return SimpleNamespace(topologies=[found] if self.status else [])
 
     def getTopologyPageInfo(self, topology: str, window: str, is_sys_included: bool) -> Any:
-        """Return the counts of a window."""
         done = int(self.executed[window] * self.scale)
 
         def counts(tasks: int, **specific: Any) -> Any:
@@ -64,12 +59,10 @@ class Nimbus:
         )
 
     def getTopologyInfo(self, topology: str) -> Any:
-        """Return the errors."""
         errors = {"check": [SimpleNamespace(error=self.error, error_time_secs=5)]} if self.error else {}
         return SimpleNamespace(errors=errors, executors=[SimpleNamespace(stats=object())])
 
     def getTopology(self, topology: str) -> Any:
-        """Return what was submitted, with Storm's own bolts."""
         submitted = copy.deepcopy(OnStorm.thrift_topology)
         shell = submitted.bolts["check"].bolt_object.shell
         shell.script = f"-s json {shell.script}"  # as `sparse submit` has it
@@ -78,6 +71,5 @@ class Nimbus:
     getUserTopology = getTopology
 
     def getTopologyConf(self, topology: str) -> str:
-        """Return the topology's configuration."""
         conf = {"kafka.bootstrap": self.bootstrap, "kafka.client.sasl_plain_password": "hush", "storm.id": "shop-1-2"}
         return json.dumps(conf)

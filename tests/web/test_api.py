@@ -85,7 +85,6 @@ def test_a_record_that_blocks_is_named_with_its_error_and_a_cure(busy: Running) 
 
 
 def test_the_last_error_has_its_traceback(busy: Running) -> None:
-    """Of the component that raised, and of no other."""
     errors = {each["name"]: (each["last_error"], each["stack"]) for each in busy.api("run")["components"]}
     assert errors["reader"] == errors["count"] == ("", "")
     line, stack = errors["check"]
@@ -150,13 +149,10 @@ class OddBolt(CheckBolt):
     """Raises with half of a character in its message, as a value of JSON may have it."""
 
     def process(self, tup: Any) -> None:
-        """Raise."""
         raise ValueError("half \ud800")
 
 
 class Odd(Topology):
-    """A bolt that raises."""
-
     reader = KafkaSpout.spec(topics=[TOPIC], group=GROUP, start="EARLIEST", fields=["origin", "value"])
     odd = OddBolt.spec(inputs=[reader])
 
@@ -191,7 +187,6 @@ def test_a_page_that_asks_for_a_web_socket_gets_none(busy: Running, caplog: pyte
     [("sort=nonsense", "sort=nonsense is not known"), ("offset=-1", "offset=-1 is not"), ("limit=x", "limit=x is not")],
 )
 def test_a_wrong_argument_is_named(busy: Running, query: str, problem: str) -> None:
-    """With what would be right."""
     answer = busy.get(f"api/partitions?{query}")
     assert answer.status == 400
     assert problem in answer.data.decode()
@@ -199,7 +194,6 @@ def test_a_wrong_argument_is_named(busy: Running, query: str, problem: str) -> N
 
 
 def test_the_port_of_the_page_serves_metrics_and_health(busy: Running) -> None:
-    """Prometheus and Kubernetes read the same port."""
     assert b"downspout_run_completed_total" in busy.get("metrics").data
     assert busy.get("healthz").data == b"ok\n"
     assert busy.get("readyz").data == b"ready\n"
@@ -227,12 +221,10 @@ def test_every_answer_forbids_what_is_not_ours(busy: Running, path: str) -> None
 
 @pytest.mark.parametrize("path", ["../pyproject.toml", "..%2f..%2fserver.py", "static/../../server.py"])
 def test_nothing_but_the_page_is_served(busy: Running, path: str) -> None:
-    """No path leads out of the folder of the page."""
     assert busy.get(path).status in (400, 404)
 
 
 def test_a_port_that_is_taken_is_an_error_with_a_cure() -> None:
-    """Before the run begins."""
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         with pytest.raises(ConfigError, match=rf"--ui 127.0.0.1:{port}: cannot listen there: .*Try: .*--ui {port + 1}"):
@@ -257,7 +249,6 @@ def test_requests_that_do_not_end_keep_nobody_out(busy: Running, monkeypatch: py
 
 
 def test_a_run_without_ui_imports_nothing_of_it() -> None:
-    """Neither our package nor the server's."""
     code = "import sys, downspout.cli.run, downspout.run.runner, downspout.run.workers.supervise\nprint(*sys.modules)"
     done = cli(code, program=PYTHON_CODE, ends_s=120)
     assert not {"downspout.web", "starlette", "uvicorn", "psutil"} & set(done.stdout.split())

@@ -15,13 +15,11 @@ from tests.web.running import Shop, result
 
 
 def metrics(at_s: float, done: int, latencies: dict[int, float] | None = None, **other: Any) -> RunMetrics:
-    """Return made-up metrics."""
     queues = {"reader": (0, 5), "check": (2, 6)}
     return RunMetrics("shop", result(at_s, done, **other), queues, Bounds(), False, latencies or {})
 
 
 def partition(committed: int, end: int) -> dict[str, Any]:
-    """Return made-up figures of a partition."""
     return {"committed": committed, "end": end, "owner": "reader[task 1]"}
 
 
@@ -110,7 +108,6 @@ def test_a_spout_without_partitions_yet_is_no_event() -> None:
 
 
 def test_a_worker_that_is_restarted_is_on_the_time_line() -> None:
-    """With how its process ended."""
     history = History()
     for second, restarts in ((1, 0), (2, 1)):
         worker = WorkerResult(2, "running", 7, restarts, deaths=["was killed by signal 9"] * restarts)

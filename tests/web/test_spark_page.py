@@ -40,8 +40,6 @@ def look(at_s: float, done: int, **other: Any) -> Look:
 
 
 class Query:
-    """A query that a test makes up."""
-
     def __init__(self) -> None:
         self.now: Look | None = None
         self.looks = SimpleNamespace(latest=lambda: self.now)
@@ -49,13 +47,11 @@ class Query:
 
 @pytest.fixture
 def query() -> Query:
-    """A query that has not begun."""
     return Query()
 
 
 @pytest.fixture
 def shown(query: Query) -> Iterator[Running]:
-    """Its page."""
     graph = from_class(Shop, "shop")
     with serving(SparkPage(graph, resolve(graph, []), "127.0.0.1:0")) as page:
         page.watch(query.looks)  # type: ignore[arg-type]

@@ -58,7 +58,6 @@ def address_in(log: Path, run: subprocess.Popen[bytes]) -> str:
 
 
 def fill(cluster: KafkaCluster, values: list[str], partitions: int) -> None:
-    """Write values to all partitions in turn."""
     cluster.ensure_topic(TOPIC, partitions, {})
     producer = cluster.producer(client={})
     for number, value in enumerate(values):

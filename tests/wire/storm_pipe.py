@@ -31,7 +31,6 @@ runpy.run_module("streamparse.run", run_name="__main__", alter_sys=False)
 
 
 def frame(message: Any) -> bytes:
-    """Return a message as Storm writes it."""
     return json.dumps(message).encode() + END
 
 
@@ -41,7 +40,6 @@ def received(data: bytes) -> Any:
 
 
 def handshake(directory: Path, conf: dict[str, Any], context: dict[str, Any], component: str = "reader") -> Any:
-    """Return Storm's first message."""
     return {
         "pidDir": str(directory),
         "conf": {"topology.name": "shop", "storm.id": "shop-1", "pystorm.log.level": "error", **conf},
@@ -57,11 +55,9 @@ class Sink(io.RawIOBase):
         self._rest = b""
 
     def writable(self) -> bool:
-        """A sink is for writing."""
         return True
 
     def write(self, data: Any) -> int:
-        """Take bytes."""
         *whole, self._rest = (self._rest + bytes(data)).split(END)
         self.said += map(json.loads, whole)
         return len(data)
@@ -74,11 +70,9 @@ class Source(io.RawIOBase):
         self._next = next_message
 
     def readable(self) -> bool:
-        """A source is for reading."""
         return True
 
     def read1(self, size: int = -1) -> bytes:
-        """Return the next message."""
         return self._next() or b""
 
 
@@ -100,7 +94,6 @@ class Storm:
         self.send(hello)
 
     def send(self, *messages: Any) -> None:
-        """Write messages, and do not wait for anything."""
         assert self.process.stdin is not None
         self.process.stdin.write(b"".join(map(frame, messages)))
         self.process.stdin.flush()
@@ -112,7 +105,6 @@ class Storm:
             yield from map(json.loads, whole)
 
     def until(self, last: Callable[[Any], bool]) -> list[Any]:
-        """Return what the component says up to a message."""
         heard = []
         for message in self._said:
             heard.append(message)
@@ -132,7 +124,6 @@ class Storm:
         return [message for message in heard[:-1] if message.get("command") not in (None, "log")]
 
     def emits(self, count: int = 1) -> list[Any]:
-        """Call next until so many tuples came."""
         found: list[Any] = []
         until = time.monotonic() + EMITS_S_MAX
         while time.monotonic() < until:
@@ -157,7 +148,6 @@ def through_java(data: bytes) -> bytes:
 
 
 def java_json(value: Any) -> str:
-    """Return what JSONValue.toJSONString writes."""
     if isinstance(value, str):
         return '"' + "".join(map(_java_char, value.encode("utf-16", "surrogatepass").decode("utf-16", "replace"))) + '"'
     if isinstance(value, bool) or value is None:

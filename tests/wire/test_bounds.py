@@ -29,5 +29,4 @@ def test_each_wait_is_shorter_than_a_call_may_be(what: str) -> None:
 
 
 def test_a_poll_cannot_be_set_to_wait_longer() -> None:
-    """The one wait that a user sets has a maximum."""
     assert SETTINGS["kafka.poll_timeout_ms"].maximum == CALL_S_MAX * 1000

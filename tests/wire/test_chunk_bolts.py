@@ -27,13 +27,11 @@ TICK = {"id": "-9", "comp": "__system", "stream": "__tick", "task": -1, "tuple":
 
 
 def batch(*values: Any, first: int = 10) -> pa.RecordBatch:
-    """Return a chunk of these values."""
     numbers = range(first, first + len(values))
     return pa.RecordBatch.from_arrays([origins("t", "", 0, numbers), pa.array(values, pa.string())], names=FIELDS)
 
 
 def chunk(number: int, *values: Any, source: str = "spout", first: int = 10) -> bytes:
-    """Return a chunk as Storm's Java writes it."""
     tup = {
         "id": str(number),
         "comp": source,
@@ -45,7 +43,6 @@ def chunk(number: int, *values: Any, source: str = "spout", first: int = 10) -> 
 
 
 def record(number: int, value: Any) -> bytes:
-    """Return a record as Storm sends it."""
     return frame(
         {"id": str(number), "comp": "spout", "stream": "default", "task": 1, "tuple": [["t", "", 0, 1, ""], value]}
     )
@@ -91,7 +88,6 @@ def run(
 
 
 def rows(emits: list[Any]) -> list[Any]:
-    """Return what was emitted, chunks as their rows."""
     found: list[Any] = []
     for message in emits:
         values = message["tuple"]
@@ -104,13 +100,10 @@ def rows(emits: list[Any]) -> list[Any]:
 
 
 class Upper(ChunkBolt):
-    """Emits what it is given, in capitals."""
-
     outputs: ClassVar = FIELDS
     chunks: ClassVar[list[Any]] = []
 
     def process_chunk(self, tup: Any) -> None:
-        """Note the chunk, and emit another."""
         self.chunks.append(tup)
         values = [value and value.upper() for value in tup.values.column("value").to_pylist()]
         self.emit(
@@ -126,14 +119,12 @@ class Records(Bolt):
     work: ClassVar[Callable[[Any, Any], Any]] = lambda bolt, tup: None
 
     def process(self, tup: Any) -> None:
-        """Note it, emit it, and go on."""
         self.seen.append(tup)
         self.emit(list(tup.values))
         type(self).work(self, tup)
 
 
 def records(work: Callable[[Any, Any], Any] = lambda bolt, tup: None, **attributes: Any) -> Any:
-    """Return a bolt that does this with each record."""
     return type("Records", (Records,), {"seen": [], "work": work, **attributes})
 
 
@@ -167,7 +158,6 @@ def fail_second(bolt: Any, tup: Any) -> None:
 
 
 def raise_second(bolt: Any, tup: Any) -> None:
-    """Raise on one record."""
     if tup.values.value == "bad":
         raise ValueError("bad")
 
@@ -216,17 +206,14 @@ class Batching(Wired, BatchingBolt):
     exit_on_exception = False
 
     def group_key(self, tup: Any) -> Any:
-        """Return what is grouped by."""
         return tup.values.value[0]
 
     def process_batch(self, key: Any, tups: Any) -> None:
-        """Emit one value for each group."""
         if key == "x":
             raise ValueError(key)
         self.emit([None, f"{key}{len(tups)}"])
 
     def process_chunk(self, tup: Any) -> None:
-        """Nobody calls it: this bolt takes records in batches."""
         raise AssertionError
 
 
@@ -240,19 +227,16 @@ def test_a_batching_bolt_gets_records(tmp_path: Path) -> None:
 
 
 def test_a_batch_that_raises_fails_its_chunks(tmp_path: Path) -> None:
-    """Chunks with records in the batches that were not processed fail, each once."""
     storm, _ = run(Batching, tmp_path, chunk(1, "a1", "x1"), chunk(2, "x2", "x3"), chunk(3, "x4"), frame(TICK))
     assert sorted(storm.ends) == [("ack", "-9"), ("fail", "1"), ("fail", "2"), ("fail", "3")]
 
 
 class Tickless(Wired, TicklessBatchingBolt):
-    """Acks from a thread of its own."""
-
     outputs: ClassVar = FIELDS
     secs_between_batches = 0.01
 
     def process_batch(self, key: Any, tups: Any) -> None:
-        """Do nothing: pystorm acks."""
+        pass
 
 
 def test_a_thread_may_ack_while_records_are_handed_out(tmp_path: Path) -> None:
@@ -288,7 +272,6 @@ def test_an_empty_chunk_is_acked_and_shown_to_nobody(tmp_path: Path) -> None:
 
 
 def test_a_bolt_may_emit_an_empty_chunk(tmp_path: Path) -> None:
-    """Nothing is sent for it."""
     cls = type("Filter", (Upper,), {"process_chunk": lambda bolt, tup: bolt.emit(tup.values.slice(0, 0))})
     storm, _ = run(cls, tmp_path, chunk(1, "a"))
     assert (storm.emits, storm.ends) == ([], [("ack", "1")])
@@ -304,7 +287,6 @@ def test_columns_that_are_not_the_streams_fail_the_chunk(tmp_path: Path) -> None
 
 
 def test_a_text_of_a_stock_component_is_no_chunk(tmp_path: Path) -> None:
-    """A component that is not on our wire may send a text that reads like a chunk: it is a text."""
     cls = records()
     text = pack(batch("a"))[0].text
     sent = frame({"id": "1", "comp": "stock", "stream": "default", "task": 1, "tuple": [text, None]})
@@ -345,15 +327,12 @@ class Chunks(Wired, streamparse.Spout):
     heard: ClassVar[list[Any]]
 
     def next_tuple(self) -> None:
-        """Emit it."""
         self.emit(batch("a", "b", "c"), tup_id="whole")
 
     def ack(self, tup_id: Any) -> None:
-        """Note an ack."""
         self.heard.append(("ack", tup_id))
 
     def fail(self, tup_id: Any) -> None:
-        """Note a fail."""
         self.heard.append(("fail", tup_id))
 
 
@@ -383,7 +362,6 @@ def spout(directory: Path, answers: Callable[[list[Any]], list[str]], targets: A
 
 
 def json_of(answer: str) -> dict[str, str]:
-    """Return a command from its text."""
     command, _, tup_id = answer.partition(" ")
     return {"command": command, "id": tup_id}
 

@@ -53,7 +53,6 @@ def batches(draw: st.DrawFn) -> pa.RecordBatch:
 
 
 def over(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Return a chunk that went through Storm's Java."""
     values = parse(through_java(Encoder().encode({"tuple": pack(batch)})))["tuple"]
     assert len(values) == batch.num_columns
     assert is_packed(values)

@@ -77,7 +77,6 @@ def kafka() -> Iterator[FakeKafka]:
 
 
 def committed(kafka: FakeKafka) -> Any:
-    """Return what the group has committed."""
     return {tp.partition: meta.offset for tp, meta in kafka.committed(GROUP).items()}.get(0)
 
 

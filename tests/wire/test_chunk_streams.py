@@ -50,7 +50,6 @@ def conf_of(topology: Any, name: str) -> Any:
 
 
 def test_components_on_the_wire_are_told_what_carries_chunks() -> None:
-    """Each is told the streams that only components on the wire read; what it was configured with stays."""
     assert {name: conf_of(Shop, name)[CHUNKS] for name in FOUND} == dict.fromkeys(FOUND, FOUND)
     assert conf_of(Shop, "spout")["kafka.emit"] == "chunk"
     assert CHUNKS not in conf_of(Shop, "stock")

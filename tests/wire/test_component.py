@@ -24,7 +24,6 @@ ORIGIN = ["lines", "", 0, 17, ""]
 
 
 def tup(number: int, *values: Any, stream: str = "default") -> dict[str, Any]:
-    """Return a tuple as Storm sends it."""
     return {"id": str(number), "comp": "spout", "stream": stream, "task": 1, "tuple": list(values)}
 
 
@@ -51,12 +50,10 @@ class Echo(Bolt):
     work: ClassVar[Callable[[Any, Any], None]]
 
     def process(self, given: Any) -> None:
-        """Do what the test says."""
         type(self).work(self, given)
 
 
 def echo(work: Callable[[Any, Any], None], base: Any = Echo, **attributes: Any) -> Any:
-    """Return a bolt that does this with each tuple."""
     return type("Echo", (base,), {"work": work, **attributes})
 
 
@@ -145,12 +142,9 @@ def test_what_initialize_raises_reaches_storm(
 
 
 class Batches(Wired, streamparse.BatchingBolt):
-    """A stock batching bolt that opted in."""
-
     outputs: ClassVar = ["value"]
 
     def process_batch(self, key: Any, tups: Any) -> None:
-        """Emit how many there are."""
         self.emit([len(tups)])
 
 
@@ -177,7 +171,6 @@ def test_an_exception_on_the_way_out_is_complete(tmp_path: Path) -> None:
 
 
 def quit_at_one(bolt: Any, given: Any) -> None:
-    """Exit on the first tuple, as argparse does."""
     if given.id == "1":
         sys.exit("boom")
 
@@ -198,7 +191,6 @@ def test_an_exit_fails_the_batch(tmp_path: Path) -> None:
 
     class Leaving(Batches):
         def process_batch(self, key: Any, tups: Any) -> None:
-            """Leave."""
             sys.exit("boom")
 
     tick = {"comp": "__system", "stream": "__tick", "task": -1, "tuple": [1]}

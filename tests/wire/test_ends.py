@@ -22,18 +22,15 @@ SUPERVISORS_PATIENCE_S = 3.0
 
 
 class Stubborn(Wired, streamparse.Spout):
-    """Its last work never ends."""
-
     outputs: ClassVar = ["n"]
 
     def before_exit(self) -> None:
-        """Hang, as a client does whose broker is silent."""
         sys.stderr.write("hanging\n")
         sys.stderr.flush()
         time.sleep(3600)
 
     def next_tuple(self) -> None:
-        """Have nothing."""
+        pass
 
 
 class Chatty(Wired, streamparse.Spout):
@@ -42,7 +39,6 @@ class Chatty(Wired, streamparse.Spout):
     outputs: ClassVar = ["n"]
 
     def next_tuple(self) -> None:
-        """Emit once, with noise on all sides."""
         print("printed by Python")
         os.write(1, b"written to stdout by a library\n")
         subprocess.run([sys.executable, "-c", "import sys; print('by a program', repr(sys.stdin.read()))"], check=True)
@@ -50,12 +46,9 @@ class Chatty(Wired, streamparse.Spout):
 
 
 class Leaving(Wired, streamparse.TicklessBatchingBolt):
-    """Exits in its timer's thread."""
-
     secs_between_batches = 0.05
 
     def process_batch(self, key: Any, tups: Any) -> None:
-        """Leave."""
         sys.exit("boom")
 
 

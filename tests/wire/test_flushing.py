@@ -25,8 +25,6 @@ from spouts.kafka import KafkaSpout
 
 
 class Stock(streamparse.Bolt):
-    """Knows nothing of us."""
-
     outputs: ClassVar = ["origin", "value"]
 
 
@@ -39,8 +37,6 @@ class Flow(Topology):
 
 
 class Dry(Topology):
-    """Nobody holds anything back."""
-
     spout = KafkaSpout.spec(topics=["t"], fields=["origin", "value"])
     stock = Stock.spec(inputs=[spout])
 
@@ -74,15 +70,12 @@ class Holder:
         self.done: list[str] = []
 
     def drain(self) -> None:
-        """Let go."""
         self.done.append("drained")
 
     def ack(self, tup: Any) -> None:
-        """Ack."""
         self.done.append(f"acked {tup.id}")
 
     def process(self, tup: Any) -> None:
-        """Process."""
         self.done.append(f"processed {tup.id}")
 
 
@@ -126,21 +119,16 @@ def test_on_another_wire_a_request_is_answered_once() -> None:
 
 
 class Heard:
-    """A note that notes what is written."""
-
     def __init__(self) -> None:
         self.said: list[Any] = []
 
     def begin(self, *what: Any) -> None:
-        """A record."""
         self.said.append(what)
 
     def begin_unknown(self) -> None:
-        """Something else."""
         self.said.append("something")
 
     def begin_tick(self) -> None:
-        """A tick."""
         self.said.append("tick")
 
 

@@ -36,28 +36,23 @@ class Pieces(io.RawIOBase):
         self._data, self._sizes = data, sizes
 
     def readable(self) -> bool:
-        """A source is for reading."""
         return True
 
     def read1(self, size: int = -1) -> bytes:
-        """Return the next piece."""
         count = self._sizes.pop(0) if self._sizes else len(self._data)
         piece, self._data = self._data[:count], self._data[count:]
         return piece
 
 
 def ours(source: Any, sink: Any = None) -> WireSerializer:
-    """Return our serializer over streams in memory."""
     return WireSerializer(source, sink or io.BytesIO(), threading.RLock(), threading.RLock())
 
 
 def stock(source: Any, sink: Any = None) -> JSONSerializer:
-    """Return pystorm's."""
     return JSONSerializer(source, sink or io.BytesIO(), threading.RLock(), threading.RLock())
 
 
 def read_all(serializer: Any) -> list[Any]:
-    """Read until Storm goes away."""
     found = []
     while True:
         try:
@@ -129,21 +124,18 @@ class Recorder:
         self._pieces = list(pieces)
 
     def read1(self, size: int) -> bytes:
-        """Return a piece, and then the end."""
         self.events.append("read")
         return self._pieces.pop(0) if self._pieces else b""
 
     def write(self, data: bytes) -> int:
-        """Take bytes."""
         self.events.append(data.replace(b"\nend\n", b";").decode())
         return len(data)
 
     def flush(self) -> None:
-        """There is nothing to do."""
+        pass
 
 
 def recorded(*pieces: bytes) -> tuple[Pipe, list[str]]:
-    """Return a pipe and what happens on its streams."""
     streams = Recorder(*pieces)
     return Pipe(streams, streams, threading.RLock(), threading.RLock()), streams.events
 
@@ -208,7 +200,6 @@ def test_a_thread_that_writes_while_the_reader_waits_is_heard_at_once() -> None:
 
 
 def test_the_end_of_input_in_the_middle_of_a_message() -> None:
-    """A message that was cut off by the end is nobody's."""
     pipe, _ = recorded(b'1\nend\n{"half')
     assert pipe.read() == b"1"
     with pytest.raises(StormWentAwayError):

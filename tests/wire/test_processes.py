@@ -50,7 +50,6 @@ class Kafka:
         self.started: list[Storm] = []
 
     def fill(self, *values: bytes) -> None:
-        """Append records."""
         producer = self.cluster.producer()
         for value in values:
             producer.send(self.topic, key=None, value=value, partition=0)
@@ -76,7 +75,6 @@ class Kafka:
         return self.started[-1]
 
     def committed(self) -> int | None:
-        """Return the group's commit."""
         consumer = self.cluster.consumer(group=self.topic)
         try:
             tp = TopicPartition(self.topic, 0)
@@ -88,14 +86,12 @@ class Kafka:
 
 @pytest.fixture
 def kafka(kafka_broker: EmbeddedKafka, topic_name: str, tmp_path: Path) -> Iterator[Kafka]:
-    """A topic on the session's broker."""
     made = Kafka(kafka_broker, topic_name, tmp_path)
     yield made
     end(made)
 
 
 def end(kafka: Kafka) -> None:
-    """Kill what still runs."""
     for storm in kafka.started:
         if storm.process.poll() is None:
             storm.process.kill()
@@ -107,7 +103,6 @@ def end(kafka: Kafka) -> None:
 
 
 def ids(emits: list[Any]) -> list[str]:
-    """Return the ids of tuples, by offset."""
     return [message["id"] for message in sorted(emits, key=lambda message: message["tuple"][0])]
 
 
@@ -218,7 +213,6 @@ def wait_for_full_pipe(spout: Storm) -> None:
 
 @pytest.fixture
 def own_broker(tmp_path: Path, topic_name: str) -> Iterator[Kafka]:
-    """A broker that a test may stop."""
     from downspout.broker import EmbeddedKafka
 
     with EmbeddedKafka(tmp_path / "kafka") as broker:

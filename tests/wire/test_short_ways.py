@@ -16,17 +16,13 @@ from tests.wire.storm_pipe import Sink, Source
 
 
 class Spout(streamparse.Spout):
-    """Keeps what it would send."""
-
     def __init__(self) -> None:
         self.sent: list[Any] = []
 
     def send_message(self, message: Any) -> None:
-        """Note it."""
         self.sent.append(message)
 
     def read_task_ids(self) -> list[int]:
-        """Storm's answer."""
         return [7]
 
 

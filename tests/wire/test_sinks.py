@@ -24,7 +24,6 @@ def start(directory: Path, scratch: Path) -> Storm:
 
 
 def tup(number: int) -> Any:
-    """Return a row of partition 0."""
     row = [["orders", "", 0, number, ""], number]
     return {"id": str(number), "comp": "parse", "stream": "default", "task": 2, "tuple": row}
 

@@ -26,7 +26,6 @@ class Noisy(Bolt):
     outputs = ()
 
     def process(self, tup: Any) -> None:
-        """Write."""
         if tup.values[0] == "itself":
             for _ in range(LINES):
                 sys.stderr.write(f"{LINE}\n")

@@ -78,7 +78,6 @@ def test_without_orjson_the_pipe_is_the_same(values: list[Any]) -> None:
 
 
 def test_a_project_without_orjson_works(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where orjson is not installed the standard library does the same."""
     monkeypatch.setattr(wire_values, "orjson", None)
     given_values = [1, "a", None, b"\xff", 2**70, float("nan"), [dt.date(2013, 1, 1)]]
     assert exactly(over_storm(given_values)) == exactly(given_values)
@@ -122,13 +121,11 @@ def test_an_origin_travels_as_a_list() -> None:
     ids=["int64", "float64", "float32", "bool"],
 )
 def test_numbers_of_numpy_arrive_as_pythons(number: Any, same: Any) -> None:
-    """A bolt may emit what came out of numpy."""
     assert exactly(over_storm([number])) == exactly([same])
 
 
 @pytest.mark.parametrize("kind", [np.float32, np.float64])
 def test_nan_of_numpy_is_no_null(kind: Any) -> None:
-    """orjson writes NaN as null; nobody may see that."""
     assert exactly(over_storm([kind("nan"), None])) == exactly([float("nan"), None])
 
 

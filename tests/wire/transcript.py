@@ -105,7 +105,6 @@ class Player:
 
 
 def play(path: Path, directory: Path) -> str:
-    """Return a transcript as the code answers it now."""
     with FakeKafka(f"transcript-{path.stem}") as kafka:
         kafka.create_topic(TOPIC, 1)
         for number in range(RECORDS):

@@ -19,7 +19,6 @@ from downspout.run.workers.channel import Uplink, messages, read_job, send_job
 
 @pytest.fixture
 def ends() -> Iterator[tuple[socket.socket, socket.socket]]:
-    """Give the supervisor's end and the worker's."""
     ours, its = socket.socketpair()
     yield ours, its
     ours.close()
@@ -27,7 +26,6 @@ def ends() -> Iterator[tuple[socket.socket, socket.socket]]:
 
 
 def report(completed: int = 7, metrics: int = 0) -> Report:
-    """Return a report with something in every field."""
     result = RunResult(
         reason="signal", drained=True, duration_s=1.5, components={"spout": Counts(1, 2, 3, 4, 5, 6, 7, 0.5)},
         completed=completed, failed=1, timeouts=1, in_flight=2, latency_p50_ms=1.0, latency_p99_ms=None,

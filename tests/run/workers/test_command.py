@@ -34,7 +34,6 @@ class Made(Topology):
 
 @pytest.fixture
 def target(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Write a topology whose spout is not a KafkaSpout."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "made.py").write_text(TOPOLOGY)
     return "made.py"

@@ -20,12 +20,10 @@ END = {"run.until": "end"}
 
 
 class Keeps(streamparse.Bolt):
-    """A bolt that may keep something."""
+    pass
 
 
 class Sink(streamparse.Bolt):
-    """Something that writes."""
-
     settings_scopes = ("parquet",)
 
 
@@ -40,7 +38,6 @@ def kafka(bare_kafka: Kafka) -> Kafka:
 
 
 def publish(kafka: Kafka, topic: str, partition: int, count: int) -> None:
-    """Write some records."""
     producer = kafka.producer()
     for number in range(count):
         producer.send(topic, key=None, value=b"%d" % number, partition=partition)
@@ -59,7 +56,6 @@ def topology(
 
 
 def plan(graph: Graph, workers: int = 2, *overrides: str, **options: Any) -> Plan:
-    """Return the plan for some workers."""
     settings = resolve(graph, overrides, options={"run.workers": workers, **options})
     return make_plan(graph, settings, configuration.configurations(graph, settings), workers)
 
@@ -80,7 +76,6 @@ def test_the_end_is_the_same_for_all(kafka: Kafka) -> None:
 
 
 def test_the_end_of_topics_by_pattern(kafka: Kafka) -> None:
-    """Topics that a pattern matches have a common end too; those that it does not match have none."""
     graph = topology(kafka, topics=None, pattern="o.*s")
     assert stops(plan(graph, **END), graph) == [*(f"orders[{partition}]=3" for partition in range(4)), "others[0]=3"]
     assert stops(plan(topology(kafka, topics=["others"]), **END), graph) == ["others[0]=3"]
@@ -124,7 +119,6 @@ def test_more_workers_than_partitions_are_warned_of(
 
 
 def refused(graph: Graph, *, error: type[Exception], says: str, **options: Any) -> None:
-    """Check that a topology is refused."""
     with pytest.raises(error) as raised:
         plan(graph, **options)
     assert says in str(raised.value)
@@ -143,7 +137,6 @@ def test_what_cannot_be_shared_is_refused(kafka: Kafka) -> None:
 
 
 def test_no_broker_is_told_before_any_worker_starts() -> None:
-    """Where no broker answers, there is one error, not one for each worker."""
     with pytest.raises(BrokerError, match=r"No Kafka at 127\.0\.0\.1:1"):
         plan(topology(), **END)
 

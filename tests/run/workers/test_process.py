@@ -66,7 +66,6 @@ Start = Callable[..., Process]
 
 @pytest.fixture
 def said() -> list[str]:
-    """Collect what workers write to standard error."""
     return []
 
 
@@ -89,7 +88,6 @@ def start(tmp_path: Path, said: list[str]) -> Iterator[Start]:
 
 
 def wait(holds: Callable[[], object]) -> None:
-    """Wait until something holds."""
     deadline = time.monotonic() + WAIT_S
     while not holds():
         assert time.monotonic() < deadline
@@ -97,7 +95,6 @@ def wait(holds: Callable[[], object]) -> None:
 
 
 def hear(process: Process, until: Callable[[list[Message]], object]) -> list[Message]:
-    """Take messages until they are what is waited for."""
     heard: list[Message] = []
 
     def enough() -> object:
@@ -109,7 +106,6 @@ def hear(process: Process, until: Callable[[list[Message]], object]) -> list[Mes
 
 
 def ended(process: Process) -> list[Message]:
-    """Take what it says until it has ended."""
     heard = hear(process, lambda _: process.poll() is not None)
     return heard + process.take()
 

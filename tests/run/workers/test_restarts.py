@@ -31,7 +31,6 @@ FATES = {
 
 
 def of_ours() -> dict[str, type[errors.DownspoutError]]:
-    """Return all classes of errors."""
     found = vars(errors).items()
     return {name: cls for name, cls in found if isinstance(cls, type) and issubclass(cls, errors.DownspoutError)}
 

@@ -1,7 +1,5 @@
 """What the supervisor does about workers that report, end and die: scripted ones, on a virtual clock."""
 
-# ruff: noqa: D102   (the methods of a scripted worker are those of a real one)
-
 from __future__ import annotations
 
 import logging
@@ -22,7 +20,6 @@ KILLED, DRAINED = -signal.SIGKILL, 128 + signal.SIGTERM
 
 
 def report(completed: int = 0, reason: str = "running", *, in_flight: int = 0, lasts: bool = False) -> Message:
-    """Return what a worker says."""
     counts = Counts(1, completed)
     result = RunResult(
         reason, not in_flight, 1.0, {"spout": counts}, completed, 0, 0, in_flight, None, None, spouts=["spout"]
@@ -89,12 +86,10 @@ class Life:
 
 
 def through(at: float, completed: int, reason: str = "end") -> Life:
-    """Return a life that comes to its end."""
     return Life([(0.5, report()), (at, report(completed, reason, lasts=True))], (at, 0))
 
 
 def failing(error: DownspoutError, at: float = 2.0) -> Life:
-    """Return a life that ends with an error."""
     return Life([(0.5, report()), (at, Message(error=error))], (at, error.exit_code))
 
 
@@ -122,7 +117,6 @@ class Crew:
         return life
 
     def look(self, now: float, take: Callable[[], RunMetrics]) -> None:
-        """Be the view: act when it is time."""
         assert now < 3_600, "it does not end"
         self.shown.append(take())
         due = [what for at, what in self.at if at <= now]
@@ -217,7 +211,6 @@ def test_records_are_counted_over_all_workers() -> None:
 
 
 def test_a_worker_that_has_done_all_records_ends_the_run() -> None:
-    """One worker may do all that was asked for, and end by itself."""
     crew = Crew([through(3, 100, "records")], [Life()], records=100)
     assert (crew.run().reason, len(crew.lives[1].asked)) == ("records", 1)
 

@@ -44,7 +44,6 @@ def project(tmp_path: Path) -> Path:
 
 
 def places(project: Path, *added: str) -> set[str]:
-    """Return where the project's files are in the archive."""
     return {place for place, _ in bundle.project_files(project, map(Path, added))}
 
 

@@ -33,7 +33,6 @@ class Place:
         make_project(project)
 
     def publish(self, lines: list[str]) -> None:
-        """Write records into both partitions."""
         cluster = KafkaCluster(self.bootstrap)
         cluster.ensure_topic(self.topic, 2)
         producer = cluster.producer()
@@ -43,7 +42,6 @@ class Place:
         producer.close()
 
     def start(self, master: str, archive: Path | None, *more: str, home: Path) -> subprocess.Popen[str]:
-        """Submit the topology."""
         own = ["--master", master, *(["--bundle", str(archive)] if archive else []), "--python", python_name()]
         settings = {"kafka.bootstrap": self.bootstrap, "lines:kafka.topics": self.topic}
         run = [word for key, value in settings.items() for word in ("--set", f"{key}={value}")]
@@ -74,7 +72,6 @@ class Place:
         return process.returncode, said
 
     def rows(self, sink: str, *columns: str) -> Counter[tuple[object, ...]]:
-        """Return the rows of a sink as a multiset."""
         table = ds.dataset(self.project / "output" / sink, format="parquet", partitioning=None).to_table(list(columns))
         return Counter(zip(*(table[name].to_pylist() for name in columns), strict=True))
 
@@ -100,7 +97,6 @@ def test_a_topology_writes_the_same_rows_with_the_packaged_environment(
 
 @pytest.mark.sweep
 def test_it_does_so_on_several_executors(place: Place, packed: Path, tmp_path: Path) -> None:
-    """The rows are the same where an executor has a part of them."""
     writes_the_same_rows(place, packed, LOCAL_CLUSTER, tmp_path / "machine")
 
 

@@ -68,7 +68,6 @@ def test_a_module_that_ends_the_process_is_a_module_that_cannot_be_imported(
 
 
 def test_executors_that_are_like_the_driver_are_fine() -> None:
-    """The same modules with the same sources are no error."""
     preflight.judge(HERE, [executor("a"), executor("b")])
 
 
@@ -81,7 +80,6 @@ def test_an_executor_with_other_sources_is_named() -> None:
 
 
 def test_a_module_without_source_is_not_compared() -> None:
-    """Where one side has no source of a module (an extension, a zip file) there is nothing to compare."""
     bare = Seen("a", "/executor/0", "python3.11", {}, {"downspout": "1"})
     preflight.judge(HERE, [bare])
     preflight.judge(bare, [executor("b")])

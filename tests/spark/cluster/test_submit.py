@@ -21,7 +21,6 @@ TOPOLOGY = "topologies/word_count.py"
 
 @pytest.fixture
 def started(monkeypatch: pytest.MonkeyPatch) -> list[tuple[list[str], dict[str, str]]]:
-    """Collect what would be run, instead of running it."""
     found: list[tuple[list[str], dict[str, str]]] = []
 
     def run(words: list[str], environ: dict[str, str]) -> int:
@@ -70,7 +69,6 @@ def test_without_an_archive_executors_keep_their_import_path(started: Started) -
 
 
 def test_our_options_may_stand_before_the_topology() -> None:
-    """An option before the topology holds, and one behind it holds more."""
     words = [
         "spark",
         "submit",
@@ -120,7 +118,6 @@ def test_what_cannot_be_submitted_is_refused(
 
 @pytest.mark.parametrize("value", ["env:KAFKA_PASSWORD", "file:/run/secrets/kafka"])
 def test_references_to_secrets_are_passed_on(started: Started, value: str) -> None:
-    """A reference is no secret."""
     main(["spark", "submit", TOPOLOGY, "--master", "m", "--set", f"kafka.client.sasl_plain_password={value}"])
     ((words, _),) = started
     assert words[-1] == f"kafka.client.sasl_plain_password={value}"
@@ -136,7 +133,6 @@ def test_an_option_that_run_does_not_know_is_refused_here(started: Started, caps
 
 
 def test_a_spark_home_without_programs_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """SPARK_HOME comes first, as for Spark itself; where nothing is there, the error names it."""
     monkeypatch.setenv("SPARK_HOME", str(tmp_path))
     with pytest.raises(MissingExtraError, match=f"{tmp_path}/bin/spark-submit is not an executable program"):
         submit.spark_submit()
@@ -222,7 +218,6 @@ def test_killed_before_there_is_a_watchdog_it_leaves_nothing_behind() -> None:
 
 
 def test_a_signal_as_it_begins_is_not_ours_alone() -> None:
-    """A signal at the moment at which spark-submit begins ends that, and not us alone."""
     told = (
         "import signal\nlet_go = submit.let_go\n"
         "submit.let_go = lambda process: (os.kill(os.getpid(), signal.SIGTERM), let_go(process))\nsys.exit("
@@ -233,7 +228,6 @@ def test_a_signal_as_it_begins_is_not_ours_alone() -> None:
 
 
 def test_kill_minus_nine_takes_spark_submit_along(tmp_path: Path) -> None:
-    """When the program that submits is killed, spark-submit is ended; what it has open closes."""
     words = [sys.executable, "-c", SUBMITTING, "print('ready', flush=True); import signal; signal.pause()"]
     process = subprocess.Popen(words, stdout=subprocess.PIPE, text=True)
     try:

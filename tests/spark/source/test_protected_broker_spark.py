@@ -30,7 +30,6 @@ def shop(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> Shop:
-    """A project with records in its topic."""
     made = Shop(tmp_path, scram_kafka, topic_name, monkeypatch, capsys)
     made.command("kafka", "create", topic_name, "--partitions", "2")
     made.publish([*(json.dumps({"id": n, "city": "Łódź"}) for n in range(10)), "no JSON"])

@@ -23,12 +23,10 @@ pytestmark = pytest.mark.spark
 
 @pytest.fixture
 def words(tmp_path: Path) -> Words:
-    """A sink that has written nothing."""
     return Words(tmp_path / "words")
 
 
 def numbers(frame: DataFrame) -> list[int]:
-    """Return the numbers of a batch frame."""
     return sorted(row["n"] for row in frame.select("n").collect())
 
 

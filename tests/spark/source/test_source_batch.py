@@ -157,7 +157,6 @@ def test_large_records_and_many(bench: Bench) -> None:
     ],
 )
 def test_errors_are_clear(bench: Bench, options: dict[str, str], said: str) -> None:
-    """A mistake ends in an error that names it."""
     bench.create()
     with pytest.raises(PySparkException) as caught:
         bench.read(**options).count()

@@ -70,7 +70,6 @@ def test_portions_are_small_and_lose_nothing(sizes: list[int], bytes_max: int) -
 
 
 def test_no_records_are_no_portion() -> None:
-    """Of nothing, no batch is made."""
     none = RecordColumns.of([ColumnRecord("t", 0, 0, 0, None, None, [])])[:0]
     assert list(portions(none, 10)) == []
 

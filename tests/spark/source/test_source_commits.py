@@ -25,7 +25,6 @@ A, B = TopicPartition("t", 0), TopicPartition("t", 1)
 
 @pytest.fixture
 def kafka() -> Iterator[FakeKafka]:
-    """A Kafka with a topic of two partitions."""
     with FakeKafka(f"commits-{next(_number)}") as fake:
         fake.create_topic("t", partitions=2)
         for _ in range(50):
@@ -42,19 +41,16 @@ def committer(kafka: FakeKafka) -> Iterator[Committer]:
 
 
 def committed(kafka: FakeKafka) -> list[int | None]:
-    """Return what the group has committed of both partitions."""
     found = kafka.consumer(group="g").committed([A, B])
     return [entry.offset if entry else None for entry in (found[A], found[B])]
 
 
 def report(*ends: dict[str, dict[str, int]] | str | None, kind: str = "x.PythonMicroBatchStream@1") -> dict[str, Any]:
-    """Return a progress report with a source per end."""
     return {"sources": [{"description": kind, "endOffset": end, "latestOffset": end} for end in ends]}
 
 
 @FAKE_ONLY
 def test_offsets_are_committed(kafka: FakeKafka, committer: Committer) -> None:
-    """What is added is committed as it is."""
     committer.add({A: 5, B: 0})
     assert committer.flush()
     assert committed(kafka) == [5, 0]

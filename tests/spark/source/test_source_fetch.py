@@ -28,19 +28,16 @@ _number = count()
 
 @pytest.fixture
 def kafka() -> Iterator[FakeKafka]:
-    """A Kafka of the test's own."""
     with FakeKafka(f"fetch-{next(_number)}") as fake:
         yield fake
     fetch.idle.clear()
 
 
 def options_of(fake: FakeKafka, **given: str) -> SourceOptions:
-    """Return options."""
     return parse_options({"kafka.bootstrap.servers": fake.bootstrap, "subscribe": "t", **given}, streaming=True)
 
 
 def offsets(fake: FakeKafka, start: int, end: int, skipped: Skipped = (), **given: str) -> list[int]:
-    """Return the offsets that reading a range yields."""
     batches = read_range(options_of(fake, **given), OffsetRange("t", 0, start, end), skipped)
     return [offset for batch in batches for offset in batch.column("offset").to_pylist()]
 

@@ -23,7 +23,6 @@ RECREATED = r"t\[0\]@10: the topic was deleted and created again"
 
 @pytest.fixture
 def kafka() -> Iterator[FakeKafka]:
-    """A Kafka with ten records in t[0]."""
     with FakeKafka(f"offsets-{next(_number)}") as fake:
         create(fake, 10)
         yield fake
@@ -47,7 +46,6 @@ class Spark:
         self.tasks: list[list[str]] = []
 
     def reader(self, **options: str) -> StreamReader:
-        """Return the reader of a new process."""
         given = {"kafka.bootstrap.servers": self._kafka.bootstrap, "subscribe": "t", "startingOffsets": "earliest"}
         return StreamReader(parse_options({**given, **options}, streaming=True))
 

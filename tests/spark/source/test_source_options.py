@@ -20,7 +20,6 @@ ROOT = Path(__file__).resolve().parents[3]
 
 
 def parse(streaming: bool = True, **options: str) -> SourceOptions:
-    """Parse what is needed and these."""
     return parse_options(NEEDED | options, streaming=streaming)
 
 

@@ -29,7 +29,6 @@ def kafka() -> Iterator[FakeKafka]:
 
 
 def fill(fake: FakeKafka, records: int, topic: str = "t", partition: int = 0) -> None:
-    """Append records."""
     for number in range(records):
         fake.produce(topic, b"v%d" % number, partition=partition, timestamp_ms=1000 + number)
 
@@ -47,17 +46,14 @@ def stream(fake: FakeKafka, **given: str) -> StreamPlan:
 
 
 def batch(fake: FakeKafka, **given: str) -> list[str]:
-    """Return the ranges of a batch query."""
     return [str(piece) for piece in BatchPlan(options_of(fake, False, **given)).ranges()]
 
 
 def at(*offsets: int, topic: str = "t") -> Offsets:
-    """Return offsets of the first partitions."""
     return {TopicPartition(topic, number): offset for number, offset in enumerate(offsets)}
 
 
 def read(plan: StreamPlan, start: Offsets, end: Offsets) -> list[str]:
-    """Return the ranges of a micro-batch."""
     return [str(piece) for piece in plan.ranges(start, end)]
 
 
@@ -236,7 +232,6 @@ def test_a_stop_is_never_passed(kafka: FakeKafka) -> None:
 
 
 def test_available_now_ends_at_the_lower_of_now_and_stop(kafka: FakeKafka) -> None:
-    """A bounded run ends where the log ended when it began, or at the stop where that is lower."""
     for stop, end in ((4, 4), (14, 10)):
         plan = stream(kafka, stoppingOffsets=f'{{"t": {{"0": {stop}}}}}')
         plan.freeze()
@@ -276,7 +271,6 @@ def test_a_batch_query_stops_too(kafka: FakeKafka) -> None:
 
 
 def skipped(plan: StreamPlan | BatchPlan, *pieces: tuple[int, int]) -> list[tuple[tuple[int, int], ...]]:
-    """Return what ranges of the first partition leave out."""
     return plan.skips([OffsetRange("t", 0, start, end) for start, end in pieces])
 
 
@@ -306,7 +300,6 @@ def test_nothing_is_left_out_of_another_topic(kafka: FakeKafka, caplog: pytest.L
 
 
 def drop(fake: FakeKafka) -> None:
-    """Delete the topic."""
     fake.delete_topic("t")
 
 

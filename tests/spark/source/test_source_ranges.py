@@ -77,7 +77,6 @@ def test_a_limit_per_task_comes_first() -> None:
 
 @st.composite
 def logs(draw: st.DrawFn) -> tuple[Offsets, Offsets]:
-    """Draw where logs are read and where they end."""
     begins = draw(OFFSETS)
     return begins, {tp: begin + draw(st.integers(0, 10_000)) for tp, begin in begins.items()}
 
@@ -121,6 +120,5 @@ WRONG = [7, [], {"t": 5}, {"t": {"x": 5}}, {"t": {"0": "5"}}, {"t": {"0": -1}}, 
 
 @pytest.mark.parametrize("value", WRONG)
 def test_other_json_is_refused(value: object) -> None:
-    """What is not the form of the checkpoint is refused with that form."""
     with pytest.raises(ConfigError, match="is not of the form"):
         from_json(value)

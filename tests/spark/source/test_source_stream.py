@@ -48,7 +48,6 @@ def test_progress_tells_the_lag(bench: Bench) -> None:
 
 
 def test_a_running_query_finds_new_records_partitions_and_topics(bench: Bench) -> None:
-    """A query that starts at the end reads what comes, and new partitions and topics from their beginning."""
     bench.create(1)
     bench.send(["before"])
     query = bench.start(bench.stream(subscribePattern=f"{bench.topic}.*"), processingTime="200 milliseconds")
@@ -78,7 +77,6 @@ def _wait_for_batches(bench: Bench, query: object, batches: int) -> None:
 
 
 def test_once_takes_one_batch(bench: Bench) -> None:
-    """The trigger once reads all in one batch, whatever the limit."""
     bench.create(1)
     bench.send(range(10))
     query = bench.start(bench.stream(startingOffsets="earliest", maxOffsetsPerTrigger="3"), once=True)
@@ -211,7 +209,6 @@ def test_a_topic_that_was_created_again(bench: Bench) -> None:
 
 @pytest.mark.sweep
 def test_another_querys_checkpoint_is_refused(bench: Bench) -> None:
-    """A checkpoint with another topic is an error that names both."""
     bench.create(1)
     bench.create(1, topic=f"{bench.topic}-b")
     bench.send([0])

@@ -30,5 +30,4 @@ def kafka() -> Iterator[FakeKafka]:
 def scene(
     spark: SparkSession, kafka_broker: EmbeddedKafka, topic_name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Scene:
-    """A topic on the session's broker, and folders."""
     return Scene(spark, kafka_broker.bootstrap, topic_name, tmp_path, monkeypatch)

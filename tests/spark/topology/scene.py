@@ -51,7 +51,6 @@ class Scene:
         """Modules for the processes that are started, and for theirs."""
 
     def send(self, *values: str) -> None:
-        """Write lines, in turns to both partitions."""
         producer = self.cluster.producer()
         for value in values:
             producer.send(self.topic, key=None, value=value.encode(), partition=len(self.sent) % 2)
@@ -60,7 +59,6 @@ class Scene:
         producer.close()
 
     def overrides(self, *more: str, group: str = "") -> list[str]:
-        """Return what makes a topology read this topic."""
         own = [f"kafka.topics={self.topic}", f"kafka.group={group or self.topic}"]
         return [*own, f"kafka.bootstrap={self.cluster.bootstrap}", *more]
 
@@ -80,7 +78,6 @@ class Scene:
         run_locally(target, overrides=overrides, options={"run.until": "end"})
 
     def start(self, *more: str, target: str = PLAIN) -> subprocess.Popen[str]:
-        """Start `downspout spark run` as a process."""
         command = [
             sys.executable,
             "-m",
@@ -126,7 +123,6 @@ class Scene:
         )  # fmt: skip
 
     def out(self, sink: str, *columns: str, below: Path | None = None) -> list[Any]:
-        """Return some columns of a sink's rows."""
         return rows_in((below or self.path) / "out" / sink, *columns)
 
     def check(self, *left_out: str) -> None:
@@ -139,7 +135,6 @@ class Scene:
         )
 
     def letters(self) -> list[Any]:
-        """Return the dead letters."""
         return list(read_dead_letters(self.cluster, f"{self.topic}.dead-letters"))
 
 
@@ -149,7 +144,6 @@ def last_batch(folder: Path) -> int:
 
 
 def lines_of(count: int, seed: int = 0) -> list[str]:
-    """Return lines of words, long and short."""
     rng = random.Random(seed)
     words = [f"{letter}{'x' * (number % 7)}" for number, letter in enumerate("abcdefghijklmnopqrstuvwxyz")]
     return [" ".join(rng.choices(words, k=rng.randint(1, 6))) for _ in range(count)]

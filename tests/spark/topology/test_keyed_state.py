@@ -21,8 +21,6 @@ Pair = namedtuple("Pair", "a b")
 
 
 class Word(enum.StrEnum):
-    """A key of its own type."""
-
     A = "a"
 
 
@@ -42,7 +40,6 @@ class Kept:
         self._is_new = False
 
     def next_batch(self) -> Any:
-        """End this batch, begin another, and return its dict."""
         write_keys(self.bolt, "counts", self._stored)
         self.calls = Counter(MapState.calls)
         self.begin()

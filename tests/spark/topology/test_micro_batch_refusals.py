@@ -21,47 +21,36 @@ STATE: dict[str, Any] = {"store": "sqlite:///counts.db", "key": "word", "update"
 
 
 class Later(BatchCoordinator):
-    """Lets no batch begin before the third."""
-
     def is_ready(self, txid: int) -> bool:
-        """Say so."""
         return txid > 2
 
 
 class Loud(KafkaBatchBolt):
-    """Does the same, and could do more."""
+    pass
 
 
 class Listener(Bolt):
-    """Hears of commits."""
-
     outputs: ClassVar[list[str]] = []
 
     def process(self, tup: Any) -> None:
-        """Do nothing."""
+        pass
 
 
 class Selective(StateBolt):
-    """Takes some tuples, and leaves others out."""
-
     def process(self, tup: Any) -> None:
-        """Leave those out that are long."""
         if len(tup.values) < 5:
             super().process(tup)
 
 
 class Timed(StateBolt):
-    """Does something from time to time."""
-
     def process_tick(self, tup: Any) -> None:
-        """Do nothing."""
+        pass
 
 
 class Doubling(StateBolt):
     """Applies batches in its own way, which is what subclasses are for."""
 
     def apply(self, state: Any, batch: Any) -> Any:
-        """Count twice."""
         for key, held in batch.items():
             state.update(key, lambda value, held=held: (value or 0) + 2 * held)
         return []
@@ -74,7 +63,7 @@ class Homemade(Bolt):
     outputs: ClassVar[list[str]] = []
 
     def process(self, tup: Any) -> None:
-        """Do nothing."""
+        pass
 
 
 def planned(*, state: type[StateBolt] = StateBolt, coordinator: Any = BatchCoordinator, emitter: Any = KafkaBatchBolt,
@@ -89,7 +78,6 @@ def planned(*, state: type[StateBolt] = StateBolt, coordinator: Any = BatchCoord
 
 
 def refusal(**given: Any) -> str:
-    """Return why Spark refuses a topology."""
     with pytest.raises(TopologyError) as caught:
         planned(**given)
     assert "`downspout run` runs it in one process, `sparse submit` on Storm" in str(caught.value)
@@ -108,7 +96,6 @@ def test_a_word_count_has_a_source_and_a_state() -> None:
 
 
 def test_a_state_may_apply_batches_in_its_own_way() -> None:
-    """``apply`` runs on the driver as it does elsewhere."""
     assert planned(state=Doubling).states == ["last"]
 
 
@@ -155,7 +142,6 @@ def test_a_state_that_is_no_state_bolt_is_refused() -> None:
 
 
 def test_all_that_is_wrong_is_said_at_once() -> None:
-    """One error names each component."""
     said = refusal(
         coordinator=Later, state=Timed, more=lambda head, middle, last: {"top": Listener.spec(inputs=[last])}
     )
@@ -163,7 +149,6 @@ def test_all_that_is_wrong_is_said_at_once() -> None:
 
 
 def test_a_chunk_that_comes_to_a_state_is_an_error() -> None:
-    """A chunk has no attempt, and would be in no batch."""
     made = planned()
     chunk = ShuffledTuple((), "middle", 1, "default", b"")
     said = r"last: a chunk came from middle. Try: emit tuples that hand the attempt on"

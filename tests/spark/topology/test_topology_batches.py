@@ -19,12 +19,10 @@ WORDS = "topologies.batch_word_count:BatchWordCount"
 
 
 def counts(folder: Path) -> dict[str, int]:
-    """Return what is stored."""
     return {key[0]: value for key, value in read_state(f"sqlite:///{folder}/counts.db", "counts").items()}
 
 
 def plain(scene: Scene) -> Counter[str]:
-    """Count the words of all lines that were sent."""
     return Counter(word for line in scene.sent for word in split_words(line))
 
 

@@ -59,7 +59,6 @@ def test_nothing_that_others_wrote_is_run(tmp_path: Path, nested: bool) -> None:
 
 @pytest.mark.parametrize("content", [b"", b"\x80", pickle.dumps(7), pickle.dumps((1, {1: 2})), pickle.dumps(("a", {}))])
 def test_a_torn_file_is_named(tmp_path: Path, content: bytes) -> None:
-    """What makes no sense is an error that names the file."""
     (tmp_path / EXHAUSTED_FILE).write_bytes(content)
     with pytest.raises(ConfigError, match="given-up was not written by Downspout"):
         recall(tmp_path)

@@ -44,11 +44,9 @@ class Upper(Bolt):
     sizes: ClassVar[list[int]] = []
 
     def process(self, tup: Any) -> None:
-        """Take no record."""
         raise AssertionError("a record, where there are chunks")
 
     def process_chunk(self, tup: Any) -> None:
-        """Upper case."""
         chunk = tup.values
         type(self).sizes.append(chunk.num_rows)
         if pc.any(pc.equal(chunk.column("value"), "poison")).as_py():
@@ -57,8 +55,6 @@ class Upper(Bolt):
 
 
 class BrittleUpper(Upper):
-    """Dies of every error."""
-
     exit_on_exception = True
 
 
@@ -70,11 +66,9 @@ class Numbers(Bolt):
     sizes: ClassVar[list[int]] = []
 
     def initialize(self, conf: Any, context: Any) -> None:
-        """Start from nothing."""
         self.counts: Counter[str] = Counter()
 
     def process_chunk(self, tup: Any) -> None:
-        """Number."""
         type(self).sizes.append(tup.values.num_rows)
         origins, words = tup.values.column("origin"), tup.values.column("value").to_pylist()
         numbers = []
@@ -95,11 +89,9 @@ class Hoarder(Bolt):
     stateful = True
 
     def initialize(self, conf: Any, context: Any) -> None:
-        """Hold nothing."""
         self.first: str | None = None
 
     def process_chunk(self, tup: Any) -> None:
-        """Hold, or fail what is held."""
         if self.first is None:
             self.first = tup.id
             return
@@ -113,7 +105,6 @@ class Late(Hoarder):
     """Stateful: holds its first chunk until another one comes, and hands it on then, anchored to both."""
 
     def process_chunk(self, tup: Any) -> None:
-        """Hold, or hand on."""
         if self.first is None:
             self.first, self.held = tup.id, tup.values
             return
@@ -148,7 +139,6 @@ def shouting(out: Path, upper: Any = Upper, numbers: Any = Numbers) -> Any:
 
 
 def numbered(*words: str) -> list[tuple[str, int]]:
-    """Return what Numbers makes of these words."""
     return sorted((word, n + 1) for word, count in Counter(words).items() for n in range(count))
 
 
@@ -362,7 +352,6 @@ SETTINGS = {"chunk_records_max": 10, "chunk_bytes_max": 1_000}
 
 
 def records(offsets: list[int], size: int = 1) -> RecordColumns:
-    """Return records of one partition at these offsets."""
     return RecordColumns.of([ColumnRecord("t", 0, offset, 0, None, b"x" * size, []) for offset in offsets])
 
 
@@ -397,7 +386,6 @@ def test_of_two_limits_the_smaller_holds() -> None:
 
 
 def test_a_chunks_place_knows_its_gaps(kafka: FakeKafka, tmp_path: Path) -> None:
-    """Offsets that hold nothing are no part of a chunk's place."""
     chunk = ChunkPlace("t", "", 0, 3, ((3, 5), (9, 10)))
     assert (chunk.size, chunk.end) == (3, 10)
     assert [place.offset for place in places_of([chunk])] == [3, 4, 9]

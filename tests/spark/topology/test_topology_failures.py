@@ -76,7 +76,6 @@ def test_too_many_dead_letters_open_the_breaker(
 
 @pytest.mark.parametrize("count", [b.Count, b.BrittleCount])
 def test_a_record_that_fails_in_a_stateful_bolt_leaves_no_trace(kafka: FakeKafka, tmp_path: Path, count: Any) -> None:
-    """A record that a stateful bolt fails on is given up: the batch is computed without it, all that it was in."""
     query = InProcess(b.counting(tmp_path, count=count), kafka)
     send(kafka, "a b", "a bad a", "b")
     query.run()
@@ -120,7 +119,6 @@ class Away(b.Split):
     tries: ClassVar[Counter[str]] = Counter()
 
     def process(self, tup: Any) -> None:
-        """Split a line."""
         self.tries[tup.values.value] += 1
         if self.tries[tup.values.value] < 30:
             raise UnavailableError("the service does not answer")
@@ -128,12 +126,9 @@ class Away(b.Split):
 
 
 class AwayCount(b.Count):
-    """A stateful bolt of the same kind."""
-
     tries: ClassVar[list[int]] = []
 
     def process(self, tup: Any) -> None:
-        """Count a word."""
         AwayCount.tries.append(1)
         if len(AwayCount.tries) < 30:
             raise UnavailableError("the service does not answer")
@@ -240,7 +235,6 @@ def test_what_a_batch_is_committed_without_may_be_unreadable(kafka: FakeKafka, t
 
 
 def test_no_dead_letter_topic_ends_the_run(kafka: FakeKafka, tmp_path: Path) -> None:
-    """Without a topic for dead letters a record that fails for good ends the run, and nothing is committed."""
     query = InProcess(b.counting(tmp_path), kafka, {"kafka.dead_letter_topic": ""})
     send(kafka, "a", "poison")
     with pytest.raises(RecordError, match=r"lines\[1\]@0 failed for good, last by exception: ValueError: poison"):

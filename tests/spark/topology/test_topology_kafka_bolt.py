@@ -39,7 +39,6 @@ def words_to(out: Any, *, split: Any = b.Harmless, grouping: Any = Grouping.SHUF
 
 
 def written(kafka: FakeKafka) -> list[str]:
-    """Return the words in the topic, sorted."""
     return sorted(record.value.decode() for record in kafka.records(OUT))
 
 

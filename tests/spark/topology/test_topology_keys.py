@@ -83,13 +83,11 @@ def test_ticks_see_all_keys(kafka: FakeKafka, tmp_path: Path) -> None:
 
 
 class Unnamed(b.Count):
-    """Names no attribute."""
-
     stateful_keys: ClassVar[Any] = ["counts"]
 
 
 class Shuffled(b.KeyedCount):
-    """Kept by key, whatever the grouping."""
+    pass
 
 
 def test_a_name_that_is_none_is_refused(tmp_path: Path) -> None:

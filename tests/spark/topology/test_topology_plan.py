@@ -39,53 +39,41 @@ from tests.spark import topology_bolts as b
 
 
 class Said(b.Tag):
-    """Stateful, it says."""
-
     stateful: ClassVar[bool] = True
 
 
 class Denied(b.Count):
-    """Not stateful, it says."""
-
     stateful: ClassVar[bool] = False
 
 
 class Direct(Bolt):
-    """Picks the task itself."""
-
     outputs: ClassVar[Any] = [Stream(["word"], name="picked", direct=True)]
 
     def process(self, tup: Any) -> None:
-        """Do nothing."""
+        pass
 
 
 class Numbers(Spout):
-    """No spout of Kafka's."""
-
     outputs: ClassVar[Any] = ["origin", "value"]
 
     def next_tuple(self) -> None:
-        """Do nothing."""
+        pass
 
 
 def confs_of(graph: Graph, **options: Any) -> dict[str, dict[str, Any]]:
-    """Return each component's configuration."""
     given = {name.replace("__", "."): value for name, value in options.items()}
     return resolve(graph, options=given, environ={}, file=Path("/nonexistent")).confs()
 
 
 def planned(graph: Graph, **options: Any) -> Plan:
-    """Return the plan of a graph."""
     return plan(graph, confs_of(graph, **options))
 
 
 def shape(made: Plan) -> list[tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]]]:
-    """Return entries, inside and exits of each stage."""
     return [(stage.entries, stage.inside, stage.exits) for stage in made.stages]
 
 
 def test_stateless_bolts_and_sinks_are_one_stage(tmp_path: Path) -> None:
-    """A topology without a stateful bolt runs in one pass; its sinks are its sinks, whatever their grouping."""
     spout = b.lines()
     split = b.Split.spec(inputs=[spout])
     graph = b.graph_of(spout=spout, split=split, out=b.sink({split: Grouping.fields("word")}, tmp_path, b.WORD))
@@ -180,7 +168,6 @@ def test_all_that_spark_has_no_counterpart_for_is_named_at_once() -> None:
     ],
 )
 def test_settings_that_spark_cannot_honour_are_refused(tmp_path: Path, setting: str, value: str, said: str) -> None:
-    """A guarantee or a hook that Spark cannot keep is refused by name."""
     with pytest.raises(TopologyError, match=said):
         planned(b.counting(tmp_path), **{setting: value})
 
@@ -269,7 +256,6 @@ def test_a_folder_with_something_else_is_refused(tmp_path: Path) -> None:
 
 @pytest.fixture
 def kafka() -> Iterator[FakeKafka]:
-    """A Kafka with a topic of two partitions."""
     with FakeKafka("options") as made:
         made.create_topic("lines", 2)
         made.produce("lines", b"x", partition=0)
@@ -277,7 +263,6 @@ def kafka() -> Iterator[FakeKafka]:
 
 
 def options_of(kafka: FakeKafka, records_max: int | None = None, **settings: Any) -> dict[str, str]:
-    """Return the options that the source gets."""
     conf = {"kafka.bootstrap": kafka.bootstrap, "kafka.topics": ["lines"]}
     conf |= {"kafka." + name: value for name, value in settings.items()}
     conf = {name: value for name, value in conf.items() if value is not None}

@@ -55,7 +55,6 @@ def test_kill_minus_nine_changes_no_row(scene: Scene) -> None:
 
 
 def values_in(cluster: KafkaCluster, topic: str) -> list[str]:
-    """Return the values of all records of partition 0."""
     return [(record.value or b"").decode() for record in read_whole(cluster, [TopicPartition(topic, 0)])]
 
 

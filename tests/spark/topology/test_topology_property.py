@@ -38,7 +38,6 @@ def shapes(draw: st.DrawFn) -> list[tuple[str, str, list[int], int]]:
 
 @st.composite
 def texts(draw: st.DrawFn) -> list[str]:
-    """Return lines; some can never be split."""
     line = st.lists(st.sampled_from(WORDS), max_size=3).map(" ".join)
     return draw(st.lists(line | st.just("poison"), min_size=1, max_size=8))
 
@@ -46,7 +45,6 @@ def texts(draw: st.DrawFn) -> list[str]:
 def built(
     shape: list[tuple[str, str, list[int], int]], out: Path, split_class: Any = b.Split, tag: Any = b.Tag
 ) -> Graph:
-    """Return the topology, with a sink on each bolt."""
     spout = b.lines()
     split = split_class.spec(inputs=[spout])
     specs: dict[str, Any] = {"spout": spout, "split": split, "words": b.sink([split], out / "words", b.WORD)}

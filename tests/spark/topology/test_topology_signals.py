@@ -34,11 +34,11 @@ class Running:
     def __init__(self, also: Callable[[], None]) -> None:
         self._also = also
 
-    def awaitTermination(self, timeout: float) -> bool:  # noqa: D102
+    def awaitTermination(self, timeout: float) -> bool:
         self._also()
         raise GoneError
 
-    def stop(self) -> None:  # noqa: D102
+    def stop(self) -> None:
         raise GoneError
 
 

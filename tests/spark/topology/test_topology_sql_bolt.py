@@ -20,7 +20,6 @@ pytestmark = pytest.mark.fake_only("what a batch is, and when one is repeated, d
 
 @pytest.fixture
 def database(tmp_path: Path) -> TestDatabase:
-    """A file with a table."""
     database = sqlite_database(tmp_path)
     database.execute("CREATE TABLE words (word TEXT NOT NULL CHECK (word <> 'rude'))")
     return database
@@ -35,7 +34,6 @@ def words_to(database: TestDatabase, out: Path, *, grouping: Any = Grouping.SHUF
 
 
 def words(database: TestDatabase) -> list[str]:
-    """Return what is in the table."""
     return [word for (word,) in database.execute("SELECT word FROM words ORDER BY word")]
 
 
@@ -66,7 +64,6 @@ def test_a_batch_that_is_repeated_finds_its_rows(kafka: FakeKafka, database: Tes
 def test_a_row_that_the_table_refuses_is_dead_lettered(
     kafka: FakeKafka, database: TestDatabase, tmp_path: Path
 ) -> None:
-    """Its record is dead-lettered with the reason, and the other rows are there."""
     query = InProcess(words_to(database, tmp_path), kafka)
     send(kafka, "a b", "rude", "d")
     query.run()

@@ -17,25 +17,20 @@ from tests.sampling import examples
 
 
 class Record(Root):
-    """A record."""
-
     def __init__(self, offset: int) -> None:
         super().__init__()
         self._place = Place("t", "", 0, offset)
 
     @property
     def places(self) -> tuple[Place, ...]:
-        """Where it is."""
         return (self._place,)
 
 
 def tup(name: Any) -> Tuple:
-    """Return a tuple that holds a name."""
     return Tuple("1", "split", "default", 2, (name,))
 
 
 def sent(output: StageOutput, *, whole: bool = True) -> list[tuple[str, int, ShuffledTuple]]:
-    """Return what leaves."""
     rows = output.take(whole=whole)
     assert {row.kind for row in rows} <= {TUPLE}
     return [(row.component, row.task, item) for row in rows for item in load(row.payload)]
@@ -59,7 +54,6 @@ class Model:
         })  # fmt: skip
 
     def settle(self, record: Record, *, complete: bool) -> tuple[set[Record], list[int]]:
-        """Return who is tried again, and which tuples go."""
         group = next((group for group in self.groups if record in group["open"]), None)
         if group is None:
             return set(), []

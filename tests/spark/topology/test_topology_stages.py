@@ -60,7 +60,6 @@ def two_ways(out: Path) -> Any:
 
 
 def test_a_bolt_and_a_sink_reached_in_two_stages(kafka: FakeKafka, tmp_path: Path) -> None:
-    """A stateless bolt and a sink that are reached before and behind a stateful bolt have the rows of both ways."""
     query = InProcess(two_ways(tmp_path), kafka)
     assert [stage.inside for stage in query.plan.stages] == [("split", "tag", "tags"), ("tag", "tags")]
     send(kafka, "short longer", "longest")

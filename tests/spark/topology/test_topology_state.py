@@ -22,33 +22,26 @@ from downspout.testing.harness import StubSpout
 
 
 class Plain(Bolt):
-    """Nothing of its own."""
-
     table: ClassVar[dict[str, int]] = {"a": 1}
 
     def process(self, tup: Any) -> None:
-        """Do nothing."""
+        pass
 
 
 class Ours(OurBolt):
-    """Nothing of its own."""
-
     def process(self, tup: Any) -> None:
-        """Do nothing."""
+        pass
 
 
 class Lots(BatchingBolt):
-    """Nothing of its own."""
+    pass
 
 
 class Timed(TicklessBatchingBolt):
-    """Nothing of its own."""
-
     secs_between_batches = 1
 
 
 def built(cls: Any) -> Any:
-    """Return an instance as the engine makes it."""
     spout = Component("spout", StubSpout, streams={"default": Stream("default", ("x",))})
     graph = Graph("t", {"spout": spout, "bolt": Component("bolt", cls, inputs=(Input("spout", "default"),))})
     engine = Engine(graph, {"spout": {}, "bolt": {}})

@@ -23,7 +23,6 @@ def is_done(run: Any, records: int) -> bool:
 
 @pytest.mark.sweep
 def test_the_page_shows_batches_offsets_and_sinks(scene: Scene) -> None:
-    """While the query goes on, the page has its batches, where each partition is, and what is in the sinks."""
     scene.send(*lines_of(60))
     words = sum(len(line.split()) for line in scene.sent)
     driver = scene.start("--records-per-batch", "20", "--ui", "0")

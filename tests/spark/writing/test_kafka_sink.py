@@ -25,7 +25,6 @@ def writer(bench: Bench, frame: Any, **options: str) -> Any:
 
 
 def ids_in(bench: Bench, topic: str) -> list[dict[str, str]]:
-    """Return the headers of all records."""
     rows = bench.read(includeHeaders="true", subscribe=topic).collect()
     return [{header.key: bytes(header.value).decode() for header in row.headers or ()} for row in rows]
 

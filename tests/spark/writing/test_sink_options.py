@@ -18,7 +18,6 @@ NEEDED = {"kafka.bootstrap.servers": "localhost:9092"}
 
 
 def parse(streaming: bool = False, **options: str) -> SinkOptions:
-    """Parse what is needed and these."""
     return parse_sink_options(NEEDED | {name.replace("__", "."): o for name, o in options.items()}, streaming=streaming)
 
 
@@ -67,7 +66,6 @@ def test_what_is_for_one_use() -> None:
 
 
 def test_a_missing_codec_is_an_error_of_the_driver(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing is written before the compression's package is missed."""
     monkeypatch.setitem(producer_properties.CODECS, "lz4", lambda: False)
     with pytest.raises(MissingExtraError, match="compresses with lz4 is not installed"):
         parse(kafka__compression__type="lz4")
@@ -82,12 +80,10 @@ TEXT, BYTES, WHOLE, LONG = StringType(), BinaryType(), IntegerType(), LongType()
 
 
 def headers_of(value: DataType) -> ArrayType:
-    """Return the type of headers with such values."""
     return ArrayType(StructType().add("key", TEXT).add("value", value))
 
 
 def frame(*columns: tuple[str, DataType]) -> StructType:
-    """Return a schema."""
     made = StructType()
     for name, kind in columns:
         made = made.add(name, kind)
@@ -145,7 +141,6 @@ class Context:
         self._properties = properties
 
     def getLocalProperty(self, name: str) -> str | None:
-        """Return a property of the job."""
         return self._properties.get(name.rpartition(".")[2])
 
 

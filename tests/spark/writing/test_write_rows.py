@@ -30,7 +30,6 @@ def kafka() -> Iterator[FakeKafka]:
 
 
 def put(kafka: FakeKafka, *batches: dict[str, Any], task: Task = TASK, **options: str) -> int:
-    """Write columns to the topic, unless they name one."""
     given = {"kafka.bootstrap.servers": kafka.bootstrap, "topic": "t", **options}
     found = parse_sink_options({name: text for name, text in given.items() if text}, streaming=False)
     return write_rows(found, task, [pa.RecordBatch.from_pydict(batch) for batch in batches])

@@ -1,7 +1,5 @@
 """Components that emit and take chunks; on Storm they are on Downspout's wire, and beside them stand stock ones."""
 
-# ruff: noqa: D102   (streamparse's methods)
-
 import pyarrow as pa
 import stations as s
 from streamparse import Spout
@@ -46,8 +44,6 @@ class Chunks(Wired, s.Witness, Spout):
 
 
 class Relay(s.Witness, Bolt):
-    """Takes chunks, and hands them on."""
-
     outputs = FIELDS
 
     def process(self, tup):
@@ -60,7 +56,7 @@ class Relay(s.Witness, Bolt):
 
 
 class Keep(Wired, s.Keep):
-    """Takes records."""
+    pass
 
 
 class FailOnce(Wired, s.FailOnce):

@@ -4,8 +4,6 @@ Storm 2.8 cannot take a direct emit from a stock component: its JSON serializer 
 made an Integer, and the worker ends. A component on Downspout's wire can do it, and this is all that it takes.
 """
 
-# ruff: noqa: D102   (streamparse's methods)
-
 from stations import Witness
 from streamparse import Bolt, Stream
 

@@ -4,8 +4,6 @@ Nothing here knows on which engine it runs. A task appends what happens to it to
 line, in the folder that the topology's config names.
 """
 
-# ruff: noqa: D102   (streamparse's methods)
-
 import json
 import os
 import time
@@ -14,8 +12,6 @@ from streamparse import BatchingBolt, Bolt, ReliableSpout, Spout, Stream, Tickle
 
 
 class Witness:
-    """Writes down what a task sees."""
-
     def initialize(self, conf, context):
         name = f"{self.component_name}-{self.task_id}.jsonl"
         self._file = open(os.path.join(conf["conformance.dir"], name), "a", encoding="utf-8")  # noqa: SIM115
@@ -92,15 +88,13 @@ class Steady(Rows):
         time.sleep(0.02)
 
     def ack(self, tup_id):
-        """Say nothing."""
+        pass
 
     def fail(self, tup_id):
-        """Say nothing."""
+        pass
 
 
 class Keep(Witness, Bolt):
-    """Writes down each tuple."""
-
     def process(self, tup):
         fields = list(getattr(tup.values, "_fields", ()))
         self.note("got", values=list(tup.values), fields=fields, comp=tup.component, stream=tup.stream, task=tup.task)
@@ -110,8 +104,6 @@ class Keep(Witness, Bolt):
 
 
 class Sorter(Witness, Bolt):
-    """Two streams with different fields."""
-
     outputs = (Stream(["number"]), Stream(["number", "twice"], name="even"))
 
     def process(self, tup):
@@ -143,8 +135,6 @@ class Pair(Witness, Bolt):
 
 
 class FailOnce(Witness, Bolt):
-    """Fails odd values the first time."""
-
     auto_ack = False
 
     def initialize(self, conf, context):
@@ -163,7 +153,7 @@ class ForgetOnce(FailOnce):
     """Neither acks nor fails odd values the first time."""
 
     def fail(self, tup):
-        """Say nothing."""
+        pass
 
 
 class RaiseOnce(Witness, Bolt):
@@ -232,8 +222,6 @@ class Tickless(Witness, TicklessBatchingBolt):
 
 
 class Unreliable(Witness, Spout):
-    """Emits without ids: nobody tells it anything."""
-
     outputs = ("number",)
 
     def initialize(self, conf, context):
@@ -269,8 +257,6 @@ VALUES = [
 
 
 class Values(Rows):
-    """Values of all kinds that JSON knows."""
-
     count = len(VALUES)
 
     def row(self, number):
@@ -292,15 +278,11 @@ class Throttled(Rows):
 
 
 class Patient(Witness, Bolt):
-    """Takes its time."""
-
     def process(self, tup):
         time.sleep(0.02)
 
 
 class Chain(Few):
-    """Emits the next row from within ack."""
-
     def next_tuple(self):
         if self.waiting and self.waiting[0] == 0:
             super().next_tuple()
@@ -312,8 +294,6 @@ class Chain(Few):
 
 
 class Reliable(Witness, ReliableSpout):
-    """streamparse's own way to try again."""
-
     outputs = ("number",)
 
     def initialize(self, conf, context):
