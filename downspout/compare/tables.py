@@ -12,9 +12,8 @@ import pyarrow as pa
 import pyarrow.dataset as ds
 
 from downspout.engine.graph import Component
-from downspout.sink.columns.aggregate import Aggregate, fold, parse
+from downspout.sink.columns.aggregate import Aggregation
 from downspout.sink.columns.schema import Columns
-from downspout.spark.read import FINISHERS
 
 ROUNDING = 1e-9
 """Sums of floats depend on the order in which they were added up. Those that differ by less than this part of the
@@ -28,8 +27,7 @@ class Sink:
     name: str
     schema: pa.Schema  # of the finished table
     folders: tuple[str, ...] = ()  # columns that name Hive folders
-    keys: tuple[str, ...] = ()  # of an AggregateBolt; a ParquetBolt has none
-    aggregates: tuple[Aggregate, ...] = ()  # likewise
+    aggregation: Aggregation | None = None  # of an AggregateBolt; a ParquetBolt has none
 
     @classmethod
     def of(cls, component: Component, settings: Mapping[str, Any]) -> Sink:
@@ -38,13 +36,16 @@ class Sink:
         Raises:
             ConfigError: they contradict each other.
         """
-        columns, keys = Columns.parse(settings["schema"] or ()), tuple(settings["keys"])
-        folders = tuple(settings["partition_by"])
+        columns, folders = Columns.parse(settings["schema"] or ()), tuple(settings["partition_by"])
         if not settings["aggregates"]:
             return cls(component.name, pa.schema(list(columns.schema)), folders)
-        aggregates = parse(settings["aggregates"], columns, keys)
-        schema = fold(columns.schema.empty_table(), keys, aggregates).schema
-        return cls(component.name, schema, folders, keys, tuple(aggregates))
+        aggregation = Aggregation.parse(settings["keys"], settings["aggregates"], columns)
+        return cls(component.name, aggregation.schema(columns), folders, aggregation)
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """The columns that are the key of an AggregateBolt."""
+        return self.aggregation.keys if self.aggregation else ()
 
     def read(self, directory: Path) -> pa.Table:
         """Return the finished table of a directory that the sink wrote; no rows where there is no file.
@@ -61,19 +62,13 @@ class Sink:
             schema=self.schema,
             partitioning=ds.partitioning(folders, flavor="hive") if self.folders else None,
         ).to_table(columns=self.schema.names)
-        return self.finish(rows) if self.aggregates else rows
-
-    def finish(self, partials: pa.Table) -> pa.Table:
-        """Return one row per key from partial aggregates."""
-        wanted: Any = [(each.name, FINISHERS[each.function]) for each in self.aggregates]
-        grouped = partials.group_by(list(self.keys)).aggregate(wanted)
-        columns = [*self.keys, *(f"{name}_{function}" for name, function in wanted)]
-        return grouped.select(columns).rename_columns(self.schema.names).cast(self.schema)
+        return self.aggregation.finish(rows) if self.aggregation else rows
 
     @property
     def float_sums(self) -> list[str]:
         """The columns that hold sums of floats."""
-        named = [each.name for each in self.aggregates if each.function == "sum"]
+        aggregates = self.aggregation.aggregates if self.aggregation else ()
+        named = [each.name for each in aggregates if each.function == "sum"]
         return [name for name in named if pa.types.is_floating(self.schema.field(name).type)]
 
 

@@ -225,7 +225,7 @@ class ParquetOptions(TypedDict, total=False):
     schema: str | Sequence[str] | Mapping[str, str] | None
     """Columns as ``name:type``, in order."""
     keys: str | Sequence[str]
-    """AggregateBolt: columns that form the key."""
+    """AggregateBolt: columns that form the key, and at most one window: ``window(at, 10 minutes)``."""
     aggregates: str | Sequence[str]
     """AggregateBolt: ``count``, or ``sum:x``, ``min:x``, ``max:x``, ``count:x`` of a column x."""
     partition_by: str | Sequence[str]

@@ -217,7 +217,7 @@ TABLE: tuple[Setting, ...] = (
     Setting("parquet.directory", PurePath, None, "Where the files go: a folder, or `s3://bucket/name`, `gs://…`, `az://…`.", required=True, note="It must be new, empty, or this sink's own. See [how to write to S3](../how-to/write-to-s3.md)."),
     Setting("parquet.storage_options", list, [], "How an object store is reached, as `name=value`: `endpoint`, `region`, and other names that `obstore` knows.", note="Keys and secrets are `env:NAME` or `file:PATH`. If nothing is set, the usual variables of the environment and profiles hold."),
     Setting("parquet.schema", list, None, "Columns as `name:type`, in order.", note="See [the types](schema.md)."),
-    Setting("parquet.keys", list, [], "AggregateBolt: columns that form the key."),
+    Setting("parquet.keys", list, [], "AggregateBolt: columns that form the key, and at most one window: `window(at, 10 minutes)`.", note="Sliding: `window(at, 1 hour, 10 minutes)`. Local days: `window(at, 1 day, Europe/Berlin)`. See [windows](../how-to/windows.md)."),
     Setting("parquet.aggregates", list, [], "AggregateBolt: `count`, or `sum:x`, `min:x`, `max:x`, `count:x` of a column x."),
     Setting("parquet.partition_by", list, [], "Columns that become Hive folders (`month=7/`).", note="Every flush writes one file per value, so choose columns with few values. A flush of more than 400 files is written, and acked, in parts."),
     Setting("parquet.input_names", list, [], "`input=name`: the name under which the directory knows an input, after a component was renamed."),

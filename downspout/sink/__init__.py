@@ -7,9 +7,10 @@ from downspout.exports import offered
 __getattr__, __all__ = offered(
     __name__,
     {
-        "columns.aggregate": "fold",
+        "columns.aggregate": "Aggregate Aggregation",
         "columns.encoding": "encode",
         "columns.schema": "Columns ORIGIN_SCHEMA",
+        "columns.window": "Window",
         "compaction.compactor": "Compactor",
         "identity.coverage": "Coverage Stream",
         "identity.rows": "Identities IdentityBuilder",

@@ -31,6 +31,7 @@ from downspout.formatting import nearest
 from downspout.settings.object_path import place
 from downspout.settings.secrets import STORAGE_OPTIONS
 from downspout.settings.table import SETTINGS
+from downspout.sink.columns.aggregate import FINISHERS
 from downspout.sink.columns.growth import refusals, together
 from downspout.sink.log.entry import DataFile
 from downspout.sink.ownership import SPARK_LOG
@@ -67,9 +68,6 @@ _REFUSED = {
 
 _READ_OPTIONS = {"ignoreMissingFiles": "false", "ignoreCorruptFiles": "false", "__globPaths__": "false"}
 """A session may say otherwise for other files. The last one is Spark's own: a path is a path, whatever is in it."""
-
-FINISHERS = {"count": "sum", "sum": "sum", "min": "min", "max": "max"}
-"""Which function finishes an aggregate's partial results."""
 
 _snapshots: dict[tuple[Path, int], tuple[Path, float]] = {}
 """By directory and length of its log, with the time: what is read twice without a change between is linked once."""

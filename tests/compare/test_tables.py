@@ -16,7 +16,7 @@ from downspout.compare import Sink
 from downspout.compare.tables import ROUNDING, rounded_alike
 from downspout.engine import Component
 from downspout.settings import component_config, parse_scope
-from downspout.sink import ORIGIN_SCHEMA, Columns, fold
+from downspout.sink import ORIGIN_SCHEMA, Columns
 
 SCHEMA = {"key": "string", "hour": "int8", "delay": "int16", "part": "float64", "money": "decimal(10,2)"}
 AGGREGATES = ["count", "count:delay", "sum:delay", "min:delay", "max:delay", "sum:part", "sum:money"]
@@ -41,12 +41,12 @@ ROW = st.fixed_dictionaries(
 @given(st.lists(ROW, max_size=12), st.integers(1, 4))
 def test_finished_partials_are_the_aggregates_of_all(rows: list[dict[str, Any]], size: int) -> None:
     """However rows are cut into flushes, the finished table is the fold of all rows; null is a key like any other."""
-    made = sink(keys=["key", "hour"], aggregates=AGGREGATES)
+    made = sink(keys=["key", "hour"], aggregates=AGGREGATES).aggregation
+    assert made is not None
     everything = pa.Table.from_pylist(rows, schema=Columns.parse([f"{n}:{k}" for n, k in SCHEMA.items()]).schema)
-    keys, aggregates = list(made.keys), list(made.aggregates)
-    flushes = [fold(everything.slice(at, size), keys, aggregates) for at in range(0, max(1, len(rows)), size)]
+    flushes = [made.fold(everything.slice(at, size)) for at in range(0, max(1, len(rows)), size)]
     found = made.finish(pa.concat_tables(flushes)).to_pylist()
-    wanted = fold(everything, keys, aggregates).to_pylist()
+    wanted = made.fold(everything).to_pylist()
     assert sorted(map(repr, found)) == sorted(map(repr, wanted))
 
 

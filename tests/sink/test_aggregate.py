@@ -5,8 +5,7 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
-from downspout.sink import fold
-from downspout.sink.columns.aggregate import Aggregate
+from downspout.sink import Aggregate, Aggregation
 
 
 @pytest.mark.parametrize(
@@ -24,7 +23,7 @@ from downspout.sink.columns.aggregate import Aggregate
 def test_a_sum_that_could_overflow_stays_in_parts(numbers: list[int | None], together: bool) -> None:
     """Rows become one where their sum surely fits, and else each stays a partial aggregate; no sum is wrong."""
     table = pa.table({"route": ["a"] * len(numbers), "delay": pa.array(numbers, pa.int64())})
-    made = fold(table, ["route"], [Aggregate("sum", "delay"), Aggregate("count", None)]).to_pylist()
+    made = Aggregation(("route",), (Aggregate("sum", "delay"), Aggregate("count", None))).fold(table).to_pylist()
     assert len(made) == (1 if together else len(numbers))
     known = [number for number in numbers if number is not None]
     assert sum(part["sum_delay"] for part in made if part["sum_delay"] is not None) == sum(known)

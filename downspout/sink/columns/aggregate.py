@@ -4,21 +4,28 @@ An aggregate is declared as ``count`` (rows), or ``function:column`` with sum, m
 null). Its column is named ``count`` or ``function_column``. Rows are folded *after* the check against the log, so each
 row is added up in exactly one committed file. Sums and counts are finished by adding, minima and maxima by min and
 max. A mean is a sum and a count.
+
+A key is a column, or a window of one (``window.py``), which becomes the columns ``window_start`` and ``window_end``.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from downspout.errors import ConfigError
-from downspout.sink.columns.schema import Columns
+from downspout.sink.columns.schema import Columns, rejoin
+from downspout.sink.columns.types import TIMESTAMP
+from downspout.sink.columns.window import END, START, Window
 
 FUNCTIONS = ("sum", "min", "max", "count")
+FINISHERS = {"count": "sum", "sum": "sum", "min": "min", "max": "max"}
+"""Which function finishes an aggregate's partial results."""
 
 
 @dataclass(frozen=True)
@@ -34,30 +41,131 @@ class Aggregate:
         return f"{self.function}_{self.column}" if self.column else self.function
 
 
-def parse(declared: Sequence[str], columns: Columns, keys: Sequence[str]) -> list[Aggregate]:
-    """Return the aggregates that a list declares.
+@dataclass(frozen=True)
+class Aggregation:
+    """What is added up, and by which keys.
 
-    >>> columns = Columns.parse(["route:string", "delay:int16"])
-    >>> [a.name for a in parse(["count", "sum:delay"], columns, ["route"])]
-    ['count', 'sum_delay']
+    >>> columns = Columns.parse(["route:string", "delay:int16", "at:timestamp"])
+    >>> made = Aggregation.parse(["route", "window(at, 1 hour)"], ["count", "sum:delay"], columns)
+    >>> made.keys, [each.name for each in made.aggregates]
+    (('route', 'window_start', 'window_end'), ['count', 'sum_delay'])
     """
-    if not keys:
-        raise ConfigError("parquet.keys is not set", cure=f"some of {', '.join(columns.names)}")
-    for name in keys:
-        if name not in columns.names:
-            raise ConfigError(f"parquet.keys: no column {name}", cure=f"some of {', '.join(columns.names)}")
-    if not declared:
-        raise ConfigError("parquet.aggregates is not set", cure='aggregates=["count", "sum:delay"]')
-    aggregates = [_aggregate(text, columns) for text in declared]
-    seen: dict[str, str] = {}
-    for name in [*keys, *(aggregate.name for aggregate in aggregates)]:
-        if name.lower() in seen:  # to Spark case makes no difference
+
+    by: tuple[str | Window, ...]  # columns and at most one window
+    aggregates: tuple[Aggregate, ...]
+
+    @classmethod
+    def parse(cls, keys: Sequence[str], aggregates: Sequence[str], columns: Columns) -> Aggregation:
+        """Return what the settings ``parquet.keys`` and ``parquet.aggregates`` declare.
+
+        Raises:
+            ConfigError: a column is not there, cannot be used so, or there would be two of one name.
+        """
+        if not keys:
+            raise ConfigError("parquet.keys is not set", cure=f"some of {', '.join(columns.names)}")
+        if not aggregates:
+            raise ConfigError("parquet.aggregates is not set", cure='aggregates=["count", "sum:delay"]')
+        made = cls(_by(keys), tuple(_aggregate(text, columns) for text in aggregates))
+        for key in made.by:
+            _check_key(key, columns)
+        seen: dict[str, str] = {}
+        for name in [*made.keys, *(aggregate.name for aggregate in made.aggregates)]:
+            if name.lower() in seen:  # to Spark case makes no difference
+                raise ConfigError(
+                    f"parquet.keys, parquet.aggregates: {seen[name.lower()]} and {name} would be one column of the "
+                    "files",
+                    cure="name each once, with at most one window; rename a key that is named like another column",
+                )
+            seen[name.lower()] = name
+        return made
+
+    @classmethod
+    def logged(cls, words: Sequence[str]) -> Aggregation | None:
+        """Return what the words of a commit log say; None where the rows are no aggregates."""
+        keys = [word[4:] for word in words if word.startswith("key ") and ":" not in word]
+        names = [word for word in words if ":" not in word and not word.startswith(("/", "key "))]
+        parts = [name.partition("_") for name in names]
+        return cls(_by(keys), tuple(Aggregate(each, column or None) for each, _, column in parts)) if keys else None
+
+    @property
+    def words(self) -> list[str]:
+        """It as a commit log holds it, besides the columns: partial results of other ones do not mix.
+
+        >>> made = Aggregation(("route", Window("at", 60_000_000, 60_000_000)), (Aggregate("sum", "delay"),))
+        >>> made.words, Aggregation.logged(made.words) == made
+        (['key route', 'key window(at, 1 minute)', 'sum_delay'], True)
+        """
+        keys = [key.text if isinstance(key, Window) else key for key in self.by]
+        return [*(f"key {key}" for key in keys), *(each.name for each in self.aggregates)]
+
+    @property
+    def window(self) -> Window | None:
+        """The window among the keys."""
+        return next((key for key in self.by if isinstance(key, Window)), None)
+
+    @cached_property
+    def keys(self) -> tuple[str, ...]:
+        """The columns of the files that are the key."""
+        return tuple(name for key in self.by for name in ((START, END) if isinstance(key, Window) else (key,)))
+
+    def fold(self, table: pa.Table) -> pa.Table:
+        """Return one row per key.
+
+        Types do not depend on the data: counts and sums of whole numbers are int64, of floats float64, of decimals
+        ``decimal(38,s)``; minima and maxima keep their type. Where a sum might go beyond int64, which Arrow would not
+        say, the rows are not folded: each is a partial aggregate of its own.
+
+        >>> rows = pa.table({"route": ["a", "b", "a"], "delay": [1, 2, None]})
+        >>> made = Aggregation(("route",), (Aggregate("count", None), Aggregate("sum", "delay")))
+        >>> made.fold(rows).sort_by("route").to_pylist()
+        [{'route': 'a', 'count': 2, 'sum_delay': 1}, {'route': 'b', 'count': 1, 'sum_delay': 2}]
+        """
+        if any(a.function == "sum" and _may_overflow(table.column(str(a.column))) for a in self.aggregates):
+            return pa.concat_tables([self.fold(table.slice(row, 1)) for row in range(table.num_rows)])
+        if self.window is None:
+            return self._folded(table, self.keys)
+        table = table.append_column(START, self.window.panes(table.column(self.window.column)))
+        panes = self._folded(table, [name for name in self.keys if name != END])
+        return self.finish(self.window.spread(panes))
+
+    def _folded(self, table: pa.Table, keys: Sequence[str]) -> pa.Table:
+        wanted: list[Any] = [([], "count_all") if a.column is None else (a.column, a.function) for a in self.aggregates]
+        grouped = table.group_by(list(keys)).aggregate(wanted)
+        columns: dict[str, Any] = {name: grouped.column(name) for name in keys}
+        for each in self.aggregates:
+            made = grouped.column("count_all" if each.column is None else f"{each.column}_{each.function}")
+            columns[each.name] = made.cast(pa.int64()) if each.function == "count" else made
+        return pa.table(columns)
+
+    def finish(self, partials: pa.Table) -> pa.Table:
+        """Return one row per key from partial aggregates."""
+        wanted: Any = [(each.name, FINISHERS[each.function]) for each in self.aggregates]
+        grouped = partials.group_by(list(self.keys)).aggregate(wanted)
+        names = [*self.keys, *(each.name for each in self.aggregates)]
+        columns = grouped.select([*self.keys, *(f"{name}_{function}" for name, function in wanted)])
+        return columns.rename_columns(names).cast(partials.select(names).schema)
+
+    def schema(self, columns: Columns) -> pa.Schema:
+        """Return the columns of the files."""
+        return self.fold(columns.schema.empty_table()).schema
+
+
+def _by(keys: Sequence[str]) -> tuple[str | Window, ...]:
+    return tuple(Window.parse(text) or text for text in rejoin(keys))
+
+
+def _check_key(key: str | Window, columns: Columns) -> None:
+    name = key.column if isinstance(key, Window) else key
+    column = next((column for column in columns.columns if column.name == name), None)
+    if column is None:
+        raise ConfigError(f"parquet.keys: no column {name}", cure=f"some of {', '.join(columns.names)}")
+    if isinstance(key, Window):
+        if column.type != TIMESTAMP:
+            raise ConfigError(f"parquet.keys: {key.text}: {column.declared} is no moment", cure=f"{name}:timestamp")
+        if taken := {START, END}.intersection(columns.names):
             raise ConfigError(
-                f"parquet.keys, parquet.aggregates: {seen[name.lower()]} and {name} would be one column of the files",
-                cure="name each once; rename a key that is named like an aggregate's column",
+                f"parquet.keys: {key.text}: a window has the column {min(taken)} itself", cure="another name for it"
             )
-        seen[name.lower()] = name
-    return aggregates
 
 
 def _aggregate(text: str, columns: Columns) -> Aggregate:
@@ -72,29 +180,6 @@ def _aggregate(text: str, columns: Columns) -> Aggregate:
     if function == "sum" and not kind.startswith(("int", "float", "decimal")):
         raise ConfigError(f"parquet.aggregates: {text}: a {kind} cannot be added up", cure="min, max or count")
     return Aggregate(function, column)
-
-
-def fold(table: pa.Table, keys: Sequence[str], aggregates: Sequence[Aggregate]) -> pa.Table:
-    """Return one row per key.
-
-    Types do not depend on the data: counts and sums of whole numbers are int64, of floats float64, of decimals
-    ``decimal(38,s)``; minima and maxima keep their type. Where a sum might go beyond int64, which Arrow would not say,
-    the rows are not folded: each is a partial aggregate of its own.
-
-    >>> rows = pa.table({"route": ["a", "b", "a"], "delay": [1, 2, None]})
-    >>> fold(rows, ["route"], [Aggregate("count", None), Aggregate("sum", "delay")]).sort_by("route").to_pylist()
-    [{'route': 'a', 'count': 2, 'sum_delay': 1}, {'route': 'b', 'count': 1, 'sum_delay': 2}]
-    """
-    if any(a.function == "sum" and _may_overflow(table.column(str(a.column))) for a in aggregates):
-        alone = [fold(table.slice(row, 1), keys, aggregates) for row in range(table.num_rows)]
-        return pa.concat_tables(alone)
-    wanted: list[Any] = [([], "count_all") if a.column is None else (a.column, a.function) for a in aggregates]
-    grouped = table.group_by(list(keys)).aggregate(wanted)
-    columns: dict[str, Any] = {name: grouped.column(name) for name in keys}
-    for aggregate in aggregates:
-        made = grouped.column("count_all" if aggregate.column is None else f"{aggregate.column}_{aggregate.function}")
-        columns[aggregate.name] = made.cast(pa.int64()) if aggregate.function == "count" else made
-    return pa.table(columns)
 
 
 def _may_overflow(column: Any) -> bool:

@@ -144,7 +144,7 @@ class Columns:
     @classmethod
     def parse(cls, declared: Sequence[str], setting: str = "parquet.schema") -> Columns:
         """Return the columns that a list of ``name:type`` declares."""
-        columns = [_column(text, setting) for text in _rejoin(declared)]
+        columns = [_column(text, setting) for text in rejoin(declared)]
         if not columns:
             raise ConfigError(f"{setting} is empty", cure='schema={"carrier": "string", "delay": "int16"}')
         seen: dict[str, str] = {}
@@ -215,10 +215,10 @@ class Columns:
         return pa.Table.from_arrays(arrays, schema=self.schema), invalid
 
 
-def _rejoin(declared: Sequence[str]) -> list[str]:
+def rejoin(declared: Sequence[str]) -> list[str]:
     """Put together what a list in the environment or a file lost at a comma inside of brackets.
 
-    >>> _rejoin(["a:decimal(10", "2)", "b:map<string", "int8>"])
+    >>> rejoin(["a:decimal(10", "2)", "b:map<string", "int8>"])
     ['a:decimal(10,2)', 'b:map<string,int8>']
     """
     whole: list[str] = []

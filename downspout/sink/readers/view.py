@@ -20,7 +20,7 @@ import pyarrow as pa
 
 from downspout.errors import SinkError
 from downspout.sink.columns import hive
-from downspout.sink.columns.aggregate import Aggregate, fold
+from downspout.sink.columns.aggregate import Aggregation
 from downspout.sink.columns.schema import ORIGIN_SCHEMA, Columns
 from downspout.sink.log.commit_log import CommitLog
 from downspout.sink.log.entry import DataFile
@@ -152,13 +152,9 @@ def logged_schema(logged: Sequence[str]) -> pa.Schema:
     >>> logged_schema(["word:string", "n:int16", "/word"]).names
     ['n', '_topic', '_topic_id', '_partition', '_offset', '_path', 'word']
     """
-    columns = Columns.parse([text for text in logged if ":" in text]).schema
+    columns = Columns.parse([text for text in logged if ":" in text])
     folders = logged_folders(logged)
-    keys = [text[4:] for text in logged if text.startswith("key ") and ":" not in text]
-    if keys:
-        names = [text for text in logged if ":" not in text and not text.startswith(("/", "key "))]
-        functions = [Aggregate(function, column or None) for function, _, column in (n.partition("_") for n in names)]
-        rows = fold(columns.empty_table(), keys, functions).schema
-    else:
-        rows = pa.schema([*columns, *ORIGIN_SCHEMA])
-    return pa.schema([field for field in rows if field.name not in folders] + [columns.field(name) for name in folders])
+    aggregation = Aggregation.logged(logged)
+    rows = aggregation.schema(columns) if aggregation else pa.schema([*columns.schema, *ORIGIN_SCHEMA])
+    ends = [columns.schema.field(name) for name in folders]
+    return pa.schema([field for field in rows if field.name not in folders] + ends)

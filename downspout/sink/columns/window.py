@@ -1,0 +1,161 @@
+"""Windows of event time: a window is a key, made of a timestamp.
+
+``window(departure, 10 minutes)`` is *tumbling*: each moment is in one window. ``window(departure, 1 hour, 10 minutes)``
+is *sliding*: a window begins every 10 minutes, and each moment is in six. A window holds its start and not its end.
+Windows are aligned to 1970-01-01T00:00 UTC; those of whole days may be aligned to local midnights:
+``window(departure, 1 day, Europe/Berlin)``, where a day of a clock change has 23 or 25 hours. Arrow
+knows the changes up to 2037.
+
+Rows are added up by *panes* first, the largest pieces of time that no window divides; then each pane is added to its
+windows. So a row in 24 windows is looked at once, and memory grows with the panes of a flush, not with its rows.
+
+A row whose time is null, or not in the years 1 to 9999, is in the window null.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from functools import cached_property
+from math import gcd
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from downspout.errors import ConfigError
+from downspout.sink.columns.types import TIMESTAMP
+
+START, END = "window_start", "window_end"
+"""The columns that a window key becomes."""
+UNITS = {"day": 86_400_000_000, "hour": 3_600_000_000, "minute": 60_000_000, "second": 1_000_000}
+"""Microseconds."""
+_DURATION = re.compile(r"(\d{1,9})\s*(day|hour|minute|second|week)s?", re.ASCII)
+_LEAST, _MOST = -62_135_596_800_000_000, 253_402_300_799_999_999  # the years 1 to 9999, as Python and Spark have them
+OVERLAP_MAX = 1_000  # Windows that a moment may be in
+SIZE_MAX = 36_525 * UNITS["day"]
+
+
+@dataclass(frozen=True)
+class Window:
+    """A window key.
+
+    >>> window = Window.parse("window(departure, 60 minutes, 10 minutes)")
+    >>> window.column, window.text
+    ('departure', 'window(departure, 1 hour, 10 minutes)')
+    """
+
+    column: str  # whose times are cut
+    size: int  # µs
+    slide: int  # µs from the start of one window to that of the next
+    zone: str = ""  # whose midnights days begin at; empty: UTC
+
+    @classmethod
+    def parse(cls, text: str) -> Window | None:
+        """Return the window that a key declares; None where the key is the name of a column.
+
+        Raises:
+            ConfigError: it is a window, and none that can be computed.
+        """
+        if not text.startswith("window(") or not text.endswith(")"):
+            return None
+        column, *rest = [part.strip() for part in text[len("window(") : -1].split(",")]
+        durations = [found for part in rest[:2] if (found := _DURATION.fullmatch(part))]
+        zone = rest[len(durations) :]
+        if not column or not durations or len(zone) > 1:
+            raise ConfigError(
+                f"parquet.keys: {text} is no window",
+                cure="window(departure, 10 minutes), window(departure, 1 hour, 10 minutes) or "
+                "window(departure, 1 day, Europe/Berlin)",
+            )
+        size, slide = (_microseconds(found) for found in (durations[0], durations[-1]))
+        if not 0 < slide <= size <= SIZE_MAX:
+            raise ConfigError(
+                f"parquet.keys: {text}: windows would leave gaps, be empty or longer than 100 years",
+                cure="a slide that is at most the size",
+            )
+        if size > OVERLAP_MAX * slide:
+            raise ConfigError(
+                f"parquet.keys: {text}: each row would be in {-(-size // slide):,} windows",
+                cure=f"a slide of at least a {OVERLAP_MAX:,}th of the size",
+            )
+        made = cls(column, size, slide, "".join(zone))
+        if zone:
+            made._check_zone()
+        return made
+
+    def _check_zone(self) -> None:
+        if self.size % UNITS["day"] or self.slide % UNITS["day"]:
+            raise ConfigError(
+                f"parquet.keys: {self.text}: only windows of whole days have a time zone",
+                cure=f"leave {self.zone} out: shorter windows are aligned to UTC",
+            )
+        try:
+            if not re.fullmatch(r"[A-Za-z0-9_/+-]+", self.zone):
+                raise ValueError(self.zone)
+            self._instants(np.zeros(1, dtype=np.int64), None)
+        except ValueError:  # Arrow's errors are of this kind
+            raise ConfigError(
+                f"parquet.keys: {self.text}: there is no time zone {self.zone} on this machine",
+                cure="a name such as Europe/Berlin; the package tzdata, where /usr/share/zoneinfo is missing",
+            ) from None
+
+    @property
+    def text(self) -> str:
+        """The key in its one form, as the commit log holds it."""
+        durations = [self.size] if self.slide == self.size else [self.size, self.slide]
+        return f"window({', '.join([self.column, *map(_duration, durations), *([self.zone] if self.zone else [])])})"
+
+    @cached_property
+    def _pane(self) -> int:
+        return gcd(self.size, self.slide)
+
+    def panes(self, times: Any) -> Any:
+        """Return the start of each moment's pane, in µs of local time; null where it is in no window.
+
+        >>> window = Window("at", UNITS["hour"], UNITS["hour"])
+        >>> window.panes(pa.array([-1, 3_600_000_001, None], pa.int64()).cast(TIMESTAMP)).to_pylist()
+        [-3600000000, 3600000000, None]
+        """
+        moments = times.combine_chunks() if isinstance(times, pa.ChunkedArray) else times
+        values = np.asarray(moments.cast(pa.int64()).fill_null(_LEAST - 1))
+        outside = (values < _LEAST) | (values > _MOST)
+        if self.zone:
+            inside: Any = pa.array(np.where(outside, 0, values)).cast(pa.timestamp("us", self.zone))
+            values = np.asarray(pc.local_timestamp(inside).cast(pa.int64()))
+        return pa.array(np.where(outside, 0, values) // self._pane * self._pane, mask=outside)
+
+    def spread(self, panes: pa.Table) -> pa.Table:
+        """Return rows by pane as rows by window: one for each window that the pane in column START is in."""
+        column: Any = panes.column(START).combine_chunks()
+        outside, starts = np.asarray(column.is_null()), np.asarray(column.fill_null(0))
+        latest = starts // self.slide * self.slide
+        parts = []
+        for back in range(-(-self.size // self.slide)):
+            begins = latest - back * self.slide
+            holds = np.where(outside, back == 0, begins + self.size > starts)
+            begin, end = (self._instants(each[holds], outside[holds]) for each in (begins, begins + self.size))
+            place = panes.schema.get_field_index(START)
+            part = panes.filter(pa.array(holds)).set_column(place, START, begin)
+            parts.append(part.add_column(place + 1, END, end))
+        return pa.concat_tables(parts)
+
+    def _instants(self, local: NDArray[np.int64], outside: NDArray[np.bool_] | None) -> Any:
+        """Return moments in UTC. A midnight that a clock change skips is the moment of the change."""
+        moments: Any = pa.array(local, pa.int64(), mask=outside).cast(pa.timestamp("us"))
+        if self.zone:
+            moments = pc.assume_timezone(moments, self.zone, ambiguous="earliest", nonexistent="latest")
+        return moments.cast(TIMESTAMP)
+
+
+def _microseconds(found: re.Match[str]) -> int:
+    number, unit = int(found[1]), found[2]
+    return number * (7 * UNITS["day"] if unit == "week" else UNITS[unit])
+
+
+def _duration(microseconds: int) -> str:
+    unit, length = next((unit, length) for unit, length in UNITS.items() if microseconds % length == 0)
+    number = microseconds // length
+    return f"{number} {unit}{'' if number == 1 else 's'}"
