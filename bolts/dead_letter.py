@@ -31,7 +31,8 @@ from downspout.ledger.origin import Origin
 from downspout.origins import each
 from downspout.settings.secrets import with_secrets
 from downspout.settings.table import parse_scope
-from downspout.spout.validation import check_dead_letter_topic, dead_letter_topic
+from downspout.spout.findings import check_dead_letter_topic
+from downspout.spout.settings import dead_letter_topic
 
 RECORD = {"key", "value", "timestamp", "headers"}  # Fields of a reject that are its record's
 

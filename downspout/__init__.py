@@ -14,8 +14,7 @@ if TYPE_CHECKING:
     from downspout.engine.graph import Graph
     from downspout.engine.values import Settings
     from downspout.run.call import RunReport
-    from downspout.spout.group.noted_commits import CommitNotes
-    from downspout.spout.offset_store import OffsetStore, StoreContext
+    from downspout.spout.ports import CommitNotes, OffsetStore, StoreContext
 
 
 def run(

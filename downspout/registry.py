@@ -16,9 +16,9 @@ beside: list[Callable[[Any, Any], Any]] = []
 schemes: dict[str, Callable[[], Any]] = {}
 """What says where the cluster is that a name in ``kafka.bootstrap`` stands for (``downspout.kafka.schemes``)."""
 stores: dict[str, Callable[[str, Any], Any]] = {}
-"""What opens the offset stores whose URL has a scheme (``downspout.spout.offset_store``)."""
+"""What opens the offset stores whose URL has a scheme (``downspout.spout.ports``)."""
 notes: list[Callable[[Path, str], Any]] = []
-"""What opens the notes of commits in a directory (``downspout.spout.group.noted_commits``)."""
+"""What opens the notes of commits in a directory (``downspout.spout.ports``)."""
 batch_stores: dict[str, Callable[[str, Any], Any]] = {}
 """What opens the stores of batches' metadata whose URL has a scheme (``downspout.batches.stores``)."""
 state_stores: dict[str, Callable[[str, Any], Any]] = {}

@@ -40,8 +40,8 @@ from downspout.kafka.port import Record, TopicPartition
 from downspout.kafka.retry_gate import LogThrottle, describe
 from downspout.protocols import Failure, SpoutEngine
 from downspout.settings.table import SETTINGS, component_config, parse_scope
-from downspout.spout.emit.tuple_maker import rows_maker, tuple_maker
-from downspout.spout.flush_requests import FlushRequests
+from downspout.spout.services import FlushRequests
+from downspout.spout.tuples import rows_maker, tuple_maker
 from downspout.wire import Wired
 from downspout.wire.specs import SpoutSpec
 

@@ -13,7 +13,7 @@ AT_LEAST_ONCE, the default:
 * A failed record is read again: the consumer seeks back to the lowest one whose back-off is over.
 * Before a planned hand-over the spout drains: it stops polling, waits for acks, commits, and only then lets the
   consumer release its partitions.
-* With ``kafka.emit=chunk`` a tuple is a range of records, as columns (``downspout.spout.emit.chunk_emitter``).
+* With ``kafka.emit=chunk`` a tuple is a range of records, as columns (``downspout.spout.emit_chunks``).
 """
 
 from __future__ import annotations
@@ -38,20 +38,17 @@ from downspout.settings.options import KafkaOptions
 from downspout.settings.table import SETTINGS, component_config, parse_scope
 from downspout.spout.crash_isolation import CrashIsolation
 from downspout.spout.dead_lettering import DeadLettering
-from downspout.spout.emit.kinds import emitter_of
-from downspout.spout.emit.record_emitter import RecordEmitter
-from downspout.spout.emit.translator import streams
-from downspout.spout.flush_requests import FlushRequests
-from downspout.spout.group.group_session import GroupSession, SessionState
-from downspout.spout.hooks import Hooks
+from downspout.spout.emit_modes import RECORDS, choose_mode
+from downspout.spout.emit_records import RecordEmitter
+from downspout.spout.findings import doubts, is_transactional, setup_of
+from downspout.spout.observe import Stalls, by_partition, final_gauges, summarise
 from downspout.spout.partition import Partition
-from downspout.spout.report import by_partition, final_gauges, summarise
-from downspout.spout.services import SpoutServices
-from downspout.spout.setup import Setup, data_streams, emitted, lag_config
-from downspout.spout.spout_metrics import SpoutMetrics
-from downspout.spout.stalls import Stalls
+from downspout.spout.ports import Hooks, SpoutMetrics
+from downspout.spout.services import FlushRequests, SpoutServices
+from downspout.spout.session import GroupSession, SessionState
+from downspout.spout.settings import data_streams, lag_config
 from downspout.spout.transactions import SpoutTransactions, TransactionDeadLetters
-from downspout.spout.validation import is_transactional
+from downspout.spout.tuples import streams
 from downspout.wire import Outlet, Wired, WireError
 from downspout.wire.kryo import KRYO
 from downspout.wire.specs import SpoutSpec
@@ -177,17 +174,13 @@ class KafkaSpout(Wired, streamparse.Spout):
     def _room(self) -> int:
         """Return how many tuples this call may emit: no more than max spout pending leaves room for.
 
-        Storm and the local engine look at that limit before a call, not within it. That they call says that there is
-        room for one, whatever was counted here. Of chunks Storm counts each as one; what counts here are their records.
+        Storm and the local engine look at that limit before a call, not within it.
         """
         most: int = self._settings["emits_per_next_max"]
-        if not self._open_max:
+        if not self._open_max or self._session is None:
             return most
-        if self._settings["emit"] != "chunk":
-            return min(most, max(1, self._open_max - self._open))
-        chunk: int = self._settings["chunk_records_max"]
-        out = self._session.in_flight if self._session is not None else 0
-        return min(most, max(0, -((out - self._open_max) // chunk)))
+        in_flight = self._session.count_in_flight
+        return min(most, self._setup.mode.room(self._settings, self._open_max, self._open, in_flight))
 
     def _for_retries(self, session: GroupSession, room: int) -> int:
         """Return how many tuples of this call may be retries: half, where others wait and the last call had only these.
@@ -325,7 +318,7 @@ class KafkaSpout(Wired, streamparse.Spout):
 
     def tried_before(self, tup_id: str) -> bool:
         """Return whether an earlier owner of the partition left a record behind while later ones got through."""
-        return self._emitter.tried_before(tup_id)
+        return bool(self._emitter.tried_before(tup_id))
 
     def whereabouts(self, tup_id: str) -> str:
         """Return which bolts have a tuple, where the engine knows."""
@@ -345,8 +338,9 @@ class KafkaSpout(Wired, streamparse.Spout):
         if TRANSACTIONS in (context.get("stream->outputfields") or ()):
             # A replayed dead letter is a record of its own: nothing of the one that failed is visible.
             conf = {**conf, "kafka.honour_replays": False}
-        self._setup = setup = Setup.of(conf, context)
-        setup.warn(self._log)
+        self._setup = setup = setup_of(conf, context)
+        for what, cure in doubts(setup.settings):
+            self._log.warning("%s. Try: %s", what, cure)
         self._settings, self._guarantee = setup.settings, setup.guarantee
         self._metrics = SpoutMetrics()
         hooks = Hooks.of(self._settings["listener"], storm_conf, context, self._log)
@@ -363,7 +357,14 @@ class KafkaSpout(Wired, streamparse.Spout):
         )
         name = self.component_name or ""
         emit_many = self.engine_services.emit_many if self.engine_services else None
-        self._emitter = emitter_of(self.services, name, self.clock, self._write_down, self._other_isolations, emit_many)
+        self._emitter = setup.mode.emitter(
+            self.services,
+            name,
+            self.clock,
+            write_down=self._write_down,
+            other_isolations=self._other_isolations,
+            emit_many=emit_many,
+        )
         self._tracing = self._traced(name)
         self._open, self._open_max = 0, setup.pending_max
         self._stalls = Stalls(setup, self.services.gates, self._log, self._now())
@@ -413,12 +414,12 @@ class KafkaSpout(Wired, streamparse.Spout):
     def _with_records(self, conf: Mapping[str, Any], context: Mapping[str, Any]) -> Mapping[str, Any]:
         """Return the configuration; with records instead of chunks where Storm's pipe would take each chunk apart."""
         serializer = type(self.serializer).__name__ if self.on_foreign_wire else ""
-        emit, why = emitted(conf, self.component_name or "", serializer)
-        if emit == "chunk" and self.on_wire and not self.chunk_streams >= data_streams(context):
-            emit, why = "record", "a reader needs them one by one"
+        mode, why = choose_mode(conf, self.component_name or "", serializer)
+        if mode.columns and self.on_wire and not self.chunk_streams >= data_streams(context):
+            mode, why = RECORDS, "a reader needs them one by one"
         if why:
             self._log.info("kafka.emit: records are emitted, because %s", why)
-        return {**conf, "kafka.emit": emit}
+        return {**conf, "kafka.emit": mode.name}
 
     def activate(self) -> None:
         """Go on after ``deactivate``, joining the group again if it was left."""

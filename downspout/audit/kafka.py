@@ -22,7 +22,7 @@ from downspout.kafka.unreadable import Limits
 from downspout.ledger.origin import Origin
 from downspout.offset_ranges import OffsetRange, OffsetRanges
 from downspout.sink.log.commit_log import read_entries
-from downspout.spout.group.bounds import partitions_of
+from downspout.spout.starts import partitions_of
 
 POLL_MS = 200
 POLL_RECORDS = 2_000

@@ -34,9 +34,8 @@ from downspout.errors import BrokerError, DataLossError, coordinates
 from downspout.formatting import counted
 from downspout.kafka.port import ConsumerPort, Record, TopicPartition
 from downspout.kafka.retry_gate import LogThrottle
-from downspout.spout.group.bounds import is_named
-from downspout.spout.group.explicit_offsets import offsets_of
-from downspout.spout.group.start_offsets import another
+from downspout.spout.settings import is_named, offsets_of
+from downspout.spout.starts import another
 
 GONE_S = 10.0
 """A topic that is not there for so long was deleted. One answer proves nothing: a broker may not know it yet."""

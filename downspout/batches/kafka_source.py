@@ -15,11 +15,10 @@ from downspout.batches.stores import BatchStore
 from downspout.errors import coordinates
 from downspout.kafka.port import ConsumerPort, TopicPartition
 from downspout.kafka.retry_gate import RetryGate
-from downspout.spout.group.bounds import missing_topics, no_topic
-from downspout.spout.group.explicit_offsets import offsets_of
-from downspout.spout.group.partition_source import REFRESH_MS, partitions_to_read
-from downspout.spout.group.start_offsets import another
-from downspout.spout.spout_metrics import SpoutMetrics
+from downspout.spout.assignment import REFRESH_MS, partitions_to_read
+from downspout.spout.ports import SpoutMetrics
+from downspout.spout.settings import offsets_of
+from downspout.spout.starts import another, missing_topics, no_topic
 
 
 class KafkaSource:

@@ -17,7 +17,8 @@ from downspout.kafka.retry_gate import cure_of, describe
 from downspout.settings.folders import of_project_url
 from downspout.settings.secrets import with_secrets
 from downspout.settings.table import parse_scope
-from downspout.spout.setup import Setup
+from downspout.spout.findings import setup_of
+from downspout.spout.settings import Setup
 
 REFUSED = {
     "translator": ((None, []), "a bolt that makes the tuples"),
@@ -79,7 +80,7 @@ class BatchSetup:
             ConfigError: a setting is unknown, out of range, missing or contradicts another.
         """
         check(parse_scope(conf, "kafka"))
-        kafka = Setup.of(conf, context)
+        kafka = setup_of(conf, context)
         batch = parse_scope(with_secrets(conf), "batch")
         batch["store"] = of_project_url(batch["store"], "batch.store", conf)
         return cls(kafka, batch, batch["id"] or kafka.topology, message_timeout_s(conf))

@@ -15,8 +15,8 @@ from downspout.batches.core.attempt import BatchRange
 from downspout.errors import DataLossError, coordinates
 from downspout.kafka.port import Cluster, ConsumerPort, TopicPartition
 from downspout.ledger.start import Start, start_at
-from downspout.spout.group.explicit_offsets import offsets_of
-from downspout.spout.group.start_offsets import another
+from downspout.spout.settings import offsets_of
+from downspout.spout.starts import another
 
 
 def ids_of(consumer: ConsumerPort, partitions: Collection[TopicPartition]) -> dict[str, str]:

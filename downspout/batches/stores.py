@@ -1,7 +1,7 @@
 """The two ports of batch transactions: where their metadata is kept, and where keyed state is.
 
 ``batch.store`` and a StateBolt's ``state.store`` name a store as a URL. Its scheme is in
-``downspout.registry``, as those of offset stores are (``downspout.spout.offset_store``).
+``downspout.registry``, as those of offset stores are (``downspout.spout.ports``).
 """
 
 from __future__ import annotations

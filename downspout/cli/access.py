@@ -122,7 +122,7 @@ def open_groups(arguments: argparse.Namespace) -> Cluster:
     from downspout.offsets.stored_groups import StoredGroups
     from downspout.settings.folders import of_project_url
     from downspout.settings.secrets import with_secrets
-    from downspout.spout.offset_store import KAFKA, PASSWORD_SETTING, SETTING, check_location
+    from downspout.spout.ports import KAFKA, PASSWORD_SETTING, SETTING, check_location
 
     cluster = open_cluster(arguments)
     found = _layered({SETTING: arguments.store, PASSWORD_SETTING: arguments.store_password}, {})

@@ -86,7 +86,7 @@ def _read(arguments: argparse.Namespace) -> tuple[str, dict[TopicPartition, int]
     from downspout.offsets.znodes import location_of, open_nodes
     from downspout.offsets.zookeeper import read_state, refuse_changes
     from downspout.settings.secrets import with_secrets
-    from downspout.spout.offset_store import PASSWORD_SETTING
+    from downspout.spout.ports import PASSWORD_SETTING
 
     if (watch_s := seconds_of(arguments.watch)) is None:
         raise ConfigError(f"--watch {arguments.watch!r} is no duration", cure="--watch 10s")

@@ -26,7 +26,7 @@ from downspout.compare.topics import WrittenTopic
 from downspout.errors import ConfigError, DownspoutError
 from downspout.settings.table import parse_scope
 from downspout.spark.source.ranges import to_json
-from downspout.spout.emit.choice import check_emit
+from downspout.spout.emit_modes import mode_of
 
 Compared = Sink | WrittenTopic | KeptState
 END_S_MAX = 20.0  # How long a process that is asked to end may take
@@ -55,7 +55,7 @@ class Engine(ABC):
                 return f"{spout.name}: batches are emitted record by record"
             settings = parse_scope({**self.job.confs[spout.name], "kafka.emit": self.emit}, "kafka")
             try:
-                check_emit(settings)
+                mode_of(settings).check(settings)
             except ConfigError as error:
                 return f"{spout.name}: {error.message}"
         return ""

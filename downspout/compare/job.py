@@ -22,9 +22,8 @@ from downspout.kafka.port import ConsumerPort, TopicPartition
 from downspout.kafka.schemes import access_with
 from downspout.settings.secrets import is_secret, resolve_client
 from downspout.settings.table import CLIENT_PREFIX, parse_scope
-from downspout.spout.group.bounds import missing_topics, no_topic, partitions_of, topics_of
-from downspout.spout.group.explicit_offsets import offsets_of
-from downspout.spout.validation import dead_letter_topic, reading
+from downspout.spout.settings import dead_letter_topic, offsets_of, reading
+from downspout.spout.starts import missing_topics, no_topic, partitions_of, topics_of
 
 Range = tuple[int, int]  # The first offset, and the one after the last
 

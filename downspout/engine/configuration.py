@@ -10,7 +10,7 @@ from downspout.engine.topology_ids import topology_id
 from downspout.engine.values import Settings, reads
 from downspout.kafka.schemes import Access, access_of
 from downspout.settings.table import CLIENT_PREFIX, parse_scope
-from downspout.spout.validation import dead_letter_topic
+from downspout.spout.settings import dead_letter_topic
 
 
 def dead_letter_topics(graph: Graph, settings: Settings) -> dict[str, str]:

@@ -16,7 +16,7 @@ from downspout.findings import Finding
 from downspout.protocols import scopes_of, wrong_stateful_keys
 from downspout.settings.storm_keys import meant
 from downspout.settings.table import SETTINGS, parse_scope
-from downspout.spout import validation
+from downspout.spout.settings import dead_letter_topic
 
 
 def findings(graph: Graph, settings: Settings) -> Iterator[Finding]:
@@ -108,7 +108,7 @@ def _dead_letter_topics(graph: Graph, settings: Settings) -> Iterator[Finding]:
     def topic_of(component: Component) -> str:
         conf = settings.components[component.name].values
         values = {"dead_letter_topic": conf["kafka.dead_letter_topic"]}
-        return validation.dead_letter_topic(values, conf["kafka.group"] or str(conf.get("topology.name") or graph.name))
+        return dead_letter_topic(values, conf["kafka.group"] or str(conf.get("topology.name") or graph.name))
 
     topics = {topic_of(spout) for spout in graph.spouts if reads(spout, "kafka")}
     for bolt in graph.bolts:

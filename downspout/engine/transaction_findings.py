@@ -14,7 +14,7 @@ from downspout.engine.values import Settings, reads
 from downspout.findings import Finding
 from downspout.origins import FIELD
 from downspout.settings.table import SETTINGS
-from downspout.spout.group.bounds import is_named
+from downspout.spout.settings import is_named
 from downspout.wire.transacting import KEY, TRANSACTIONS
 
 PARTS = ("topic", "partition", "offset")

@@ -14,7 +14,7 @@ from downspout.protocols import emits_chunks, scopes_of
 from downspout.settings import layers
 from downspout.settings.layers import FILE_NAME, Layer, Resolved, client_value
 from downspout.settings.table import SETTINGS, check_known, parse_scope
-from downspout.spout.emit.choice import records_by_settings
+from downspout.spout.emit_modes import why_records
 from downspout.wire.chunk_readers import Part, records_by_readers
 
 STORM_DEFAULTS: Mapping[str, Any] = {
@@ -184,7 +184,7 @@ def _why_records(parts: Mapping[str, Part], name: str, values: Mapping[str, Any]
         settings = parse_scope(values, "kafka")
     except ConfigError:
         return "its settings are wrong"  # who reads them says so
-    return records_by_settings(settings, values["run.records"]) or records_by_readers(parts, name)
+    return why_records(settings, values["run.records"]) or records_by_readers(parts, name)
 
 
 def _typed(layer: Layer) -> Layer:

@@ -26,8 +26,8 @@ from downspout.kafka.retry_gate import cure_of, describe
 from downspout.ledger.metadata import CommitMetadata, author_for_another_topic, decode, encode, shorten
 from downspout.ledger.ranges import Ranges
 from downspout.offset_ranges import OffsetRanges
-from downspout.spout.group.committing import commit_fitting
-from downspout.spout.group.start_offsets import MetadataLimit
+from downspout.spout.commits import commit_fitting
+from downspout.spout.settings import MetadataLimit
 
 __all__ = [
     "Move",

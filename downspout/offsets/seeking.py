@@ -29,7 +29,7 @@ from downspout.offsets.group_offsets import (
     standings,
 )  # fmt: skip
 from downspout.offsets.places import Kind, Place, reckon
-from downspout.spout.commit_state import RENEW_MS
+from downspout.spout.partition import RENEW_MS
 
 __all__ = ["Plan", "check_not_live", "delete", "empty_group", "plan_delete", "plan_seek"]
 

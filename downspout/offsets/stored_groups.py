@@ -12,8 +12,8 @@ from contextlib import closing
 from typing import Any, cast
 
 from downspout.kafka.port import Cluster, ConsumerPort, OffsetAndMetadata, TopicPartition
-from downspout.spout.group.stored_commits import StoredCommits
-from downspout.spout.offset_store import StoreContext, open_store
+from downspout.spout.commit_stores import StoredCommits
+from downspout.spout.ports import StoreContext, open_store
 
 
 class StoredGroups:

@@ -1,7 +1,7 @@
 """The few things that are asked of ZooKeeper, behind a port; its implementation uses kazoo.
 
 Each answer is waited for at most :data:`ANSWER_S`: no call of a spout may take longer than 5 s. Errors of ZooKeeper
-become an :class:`~downspout.spout.offset_store.OffsetStoreError`, which says whether the same may work in a moment.
+become an :class:`~downspout.spout.ports.OffsetStoreError`, which says whether the same may work in a moment.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
 from downspout.errors import ConfigError, MissingExtraError
-from downspout.spout.offset_store import OffsetStoreError
+from downspout.spout.ports import OffsetStoreError
 
 ANSWER_S = 4.0
 ANY = -1

@@ -18,8 +18,8 @@ from downspout.settings.layers import Resolved
 from downspout.settings.secrets import shown
 from downspout.settings.table import SETTINGS
 from downspout.sink import findings as sink_findings
-from downspout.spout import findings as spout_findings
-from downspout.spout.setup import UI_KEYS
+from downspout.spout.findings import findings as spout_findings
+from downspout.spout.settings import UI_KEYS
 from downspout.sql import findings as sql_findings
 from downspout.wire.kryo import KRYO
 
@@ -42,7 +42,7 @@ def findings(graph: Graph, settings: Settings) -> list[Finding]:
     found = [finding for find in FINDERS for finding in find(graph, settings)]
     for spout in graph.spouts:
         if reads(spout, "kafka"):
-            found += spout_findings.findings(spout.name, settings.components[spout.name].values)
+            found += spout_findings(spout.name, settings.components[spout.name].values)
     for bolt in graph.bolts:
         if reads(bolt, "produce"):
             found += producing_findings.findings(bolt.name, settings.components[bolt.name].values)

@@ -12,7 +12,7 @@ from downspout.engine.result import RunResult, WorkerResult
 from downspout.formatting import counted, lasting
 from downspout.metrics import METRICS
 from downspout.run.metrics import RunMetrics, metrics_of
-from downspout.spout.report import total_of
+from downspout.spout.observe import total_of
 
 LINE_EVERY_S = 5.0
 RATE_OVER_S = 20.0  # The period of a rate: sinks flush every few seconds, and ack all that they held at once

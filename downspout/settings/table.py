@@ -132,7 +132,7 @@ TABLE: tuple[Setting, ...] = (
     Setting("kafka.key_format", str, "utf8", "How keys are decoded.", choices=("utf8", "bytes", "json")),
     Setting("kafka.value_format", str, "utf8", "How values are decoded.", choices=("utf8", "bytes", "json")),
     Setting("kafka.translator", list, None, "Functions that make tuples of a record, instead of `kafka.fields` and the formats.", note="Each is written as `[topic=]module.function[(field field)][@stream]`. `raw`, `string`, `string_with_topic`, `string_key_value` and `string_with_metadata` are [the schemes of the spout for Kafka 0.8](from-storm-kafka.md#schemes)."),
-    Setting("kafka.listener", str, None, "Import path of a class whose methods the spout calls (a `downspout.spout.hooks.SpoutListener`)."),
+    Setting("kafka.listener", str, None, "Import path of a class whose methods the spout calls (a `downspout.spout.ports.SpoutListener`)."),
     Setting("kafka.start", str, "UNCOMMITTED_EARLIEST", "Where reading starts: Storm's first-poll strategies, and named offsets.", choices=START_STRATEGIES),
     Setting("kafka.start_timestamp_ms", int, None, "Milliseconds since the epoch, for the `TIMESTAMP` strategies.", minimum=0, maximum=253_402_300_799_999),
     Setting("kafka.start_offsets", list, None, "Offsets for the `OFFSETS` strategies, as `topic[partition]=offset`.", note="A partition that is not named starts at its beginning."),

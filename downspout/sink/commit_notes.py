@@ -1,4 +1,4 @@
-"""The commits of a group as a sink's directory remembers them: see ``downspout/spout/group/noted_commits.py``.
+"""The commits of a group as a sink's directory remembers them: see ``downspout/spout/ports.py``.
 
 They are beside the log, in the form of an offset store in a directory (``downspout.sink.offset_store``), and are moved,
 copied and restored with it: that is the point of them.
@@ -21,11 +21,11 @@ from downspout.sink.offset_store import DirectoryStore, State
 from downspout.sink.runs import Run, read_runs
 from downspout.sink.storage.disk import Disk
 from downspout.sink.storage.layout import Layout
-from downspout.spout.offset_store import StoredOffset
+from downspout.spout.ports import StoredOffset
 
 
 class SinkNotes:
-    """See :class:`~downspout.spout.group.noted_commits.CommitNotes`."""
+    """See :class:`~downspout.spout.ports.CommitNotes`."""
 
     def __init__(self, directory: Path, group: str, disk: Disk | None = None) -> None:
         self.directory, self._group, self._disk = directory, group, disk or Disk()

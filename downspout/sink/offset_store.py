@@ -23,7 +23,7 @@ from downspout.settings.folders import of_project
 from downspout.sink.log.entry import from_document, listed, text, to_document, whole
 from downspout.sink.storage.disk import Disk
 from downspout.sink.storage.layout import OURS
-from downspout.spout.offset_store import OffsetStoreError, StaleOwnerError, StoreContext, StoredOffset
+from downspout.spout.ports import OffsetStoreError, StaleOwnerError, StoreContext, StoredOffset
 
 T = TypeVar("T")
 PREFIX = "parquet:///"
@@ -40,7 +40,7 @@ def open_directory_store(location: str, context: StoreContext) -> DirectoryStore
 
 
 class DirectoryStore:
-    """The offsets of one consumer group. See :class:`~downspout.spout.offset_store.OffsetStore`."""
+    """The offsets of one consumer group. See :class:`~downspout.spout.ports.OffsetStore`."""
 
     def __init__(self, directory: Path, group: str, disk: Disk | None = None, folder: Path | None = None) -> None:
         self.location = f"{PREFIX}{directory}"

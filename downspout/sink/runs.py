@@ -28,7 +28,7 @@ from downspout.sink.log.entry import from_document, listed, text, to_document
 from downspout.sink.storage.layout import Layout, temporary_name
 from downspout.sink.storage.places import storage_of
 from downspout.sink.storage.port import Storage
-from downspout.spout.validation import dead_letter_topic
+from downspout.spout.settings import dead_letter_topic
 
 __all__ = ["RUN", "Run", "hand_over_run", "note_run", "read_runs", "run_of", "spout_values"]
 

@@ -29,8 +29,8 @@ from downspout.kafka.port import TopicPartition
 from downspout.ledger.isolation import AT_WORK, Isolation
 from downspout.ledger.metadata import CommitMetadata
 from downspout.ledger.offsets import PartitionLedger
-from downspout.spout.cursor import Cursor, index_of
-from downspout.spout.spout_metrics import SpoutMetrics
+from downspout.spout.cursor import PartitionCursor, index_of
+from downspout.spout.ports import SpoutMetrics
 from downspout.system.process_notes import Death, NoteReader
 
 STRANGERS_MAX = 25
@@ -122,7 +122,7 @@ class CrashIsolation:
     def __init__(
         self,
         ledger: PartitionLedger,
-        cursor: Cursor,
+        cursor: PartitionCursor,
         state: Isolation = AT_WORK,
         killed_by: int | None = None,  # the record that was out alone when an earlier owner died
         behind_until: int = 0,  # after a death, where the log ended at our start; 0: there is nothing to catch up with

@@ -1,24 +1,32 @@
-"""Records that fail for good: each is written to the dead-letter topic, and only then resolved.
+"""Records that are given up: written to the dead-letter topic, left behind, or the reason to end the run.
 
-Which records these are is decided where answers arrive (:mod:`downspout.spout.emit.settling`).
+:class:`DeadLettering` writes each record that failed for good to the dead-letter topic, and only then resolves it.
+(``downspout.spout.emit_records`` decides which records these are.) The spout does not wait: one batch at a time is on
+its way to the broker while the spout goes on and others gather for the next. A later call finds the batch durable and
+resolves its records, or finds that it failed. A dead letter holds the whole record. In its last try a record is held
+in memory; if there is no room, or it was never held, it is read again: the spout seeks to it as for a retry, and hands
+it over instead of emitting it. A circuit breaker (:mod:`downspout.ledger.breaker`) stops the run when too many records
+fail; from then on nothing is written.
 
-The spout does not wait for that. One batch of them at a time is on its way to the broker; meanwhile the spout goes on,
-and others gather for the next. A later call finds the batch durable and resolves its records, or finds that it failed.
+:class:`MaxLag` (``kafka.behind_max``, the ``maxOffsetBehind`` of the spout for Kafka 0.8; off by default) drops what
+lies too far behind, for records that are worth nothing once they are old. A record that fails too far behind the
+newest one emitted is not tried again; what is out, or waits for its retry, too far behind the newest one that is done
+is no longer waited for; and more failed attempts than that before the first ack end the run. All dropped records are
+counted as ``left_behind``. (``downspout.spout.starts`` does the same for a commit that lies too far behind.)
 
-The whole record is needed for that. In its last try a record is held in memory; where there is no room, or it
-was never held, it is read again: the spout goes back to it as for a retry, and hands it over here instead of
-emitting it.
-
-A circuit breaker (:mod:`downspout.ledger.breaker`) stops the run when too many fail; from then on nothing is written.
+:class:`FailStreak` warns of a broken bolt long before the circuit breaker can know. The breaker counts records that
+failed for good. If everything fails, that takes all their retries: minutes, in which the spout reads on up to
+``kafka.uncommitted_max``. A sink that holds its acks back must not make the few that fail look like the only ones. So
+it is a streak if many records have failed and not come through, and no more than these are on their way.
 """
 
 from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import suppress
-from typing import Any, Protocol
+from typing import Any
 
 from kafka.errors import KafkaError
 
@@ -29,27 +37,33 @@ from downspout.formatting import counted
 from downspout.kafka.port import Record, TopicPartition
 from downspout.kafka.retry_gate import LogThrottle, describe, may_pass
 from downspout.ledger.offsets import NEVER
-from downspout.ledger.retry_schedule import Backoff
-from downspout.spout.emit.retry_cache import size_of
+from downspout.ledger.retry_schedule import FOR_EVER, Backoff
+from downspout.spout.assignment import PartitionAssignment
+from downspout.spout.cursor import size_of
 from downspout.spout.partition import LastFailure, Partition
-from downspout.spout.spout_metrics import SpoutMetrics
+from downspout.spout.ports import Hooks, SpoutMetrics
 
 WRITE_MS_MAX = 1_000  # Dead letters are sent for at most so long (and one batch more) in one call of ``next_tuple``
+
+
 FINISH_S = 0.5  # How long a spout that stops waits for dead letters; its commit may take 4 s, and no call more than 5
+
+
 # A busy spout sends its dead letters when they are this many, or when the first of them has waited this long: each
 # batch costs a request, which takes as long to make as a hundred dead letters.
 BATCH_WORTH = 250
+
+
 LINGER_MS = 250
+
+
 BATCH_RECORDS = 500
+
+
 BATCH_BYTES = 4 * 1024 * 1024  # Dead letters sent together: at most this number, or this many bytes and one more
+
+
 NO_ROOM_MS = 1_000  # When there is no room to hold a record, it is read again after so long
-
-
-class Owned(Protocol):
-    """What is needed of :class:`~downspout.spout.group.partition_assignment.PartitionAssignment`."""
-
-    parts: dict[TopicPartition, Partition]
-    by_key: dict[str, Partition]
 
 
 class DeadLettering:
@@ -61,7 +75,7 @@ class DeadLettering:
         metrics: SpoutMetrics,
         log: logging.Logger,
         # called with each record whose dead letter is durable
-        on_written: Callable[[Partition, Record], None] = lambda part, record: None,
+        on_written: Callable[[TopicPartition, Record], None] = lambda tp, record: None,
         # whether the run should end; then a dead letter that can never be written ends it, otherwise it is warned of
         bounded: bool = False,
     ) -> None:
@@ -146,7 +160,7 @@ class DeadLettering:
         else:
             part.ledger.postpone(offset, now + NO_ROOM_MS)
 
-    def write(self, now: Callable[[], int], owned: Owned, *, eager: bool = True) -> None:
+    def write(self, now: Callable[[], int], owned: PartitionAssignment, *, eager: bool = True) -> None:
         """Send dead letters, and resolve the records of those that are durable by now; wait for none.
 
         Args:
@@ -177,7 +191,7 @@ class DeadLettering:
         waited = now - self._queued_at >= LINGER_MS
         return waited or len(self._queue) >= BATCH_WORTH or self._dead_letters is None
 
-    def finish(self, now: Callable[[], int], owned: Owned) -> None:
+    def finish(self, now: Callable[[], int], owned: PartitionAssignment) -> None:
         """Before a last commit: wait a moment for the dead letters that are out, and write those that wait."""
         dead_letters = self._dead_letters
         for _ in range(2):
@@ -190,7 +204,7 @@ class DeadLettering:
             with suppress(RecordError):  # it would end the run, which is ending
                 self._collect(now, owned, FINISH_S)
 
-    def _take(self, most: int, owned: Owned) -> tuple[list[tuple[Partition, Record]], int]:
+    def _take(self, most: int, owned: PartitionAssignment) -> tuple[list[tuple[Partition, Record]], int]:
         """Take from the queue what is written together; return also how many entries were looked at."""
         self._queued_at = None
         batch: list[tuple[Partition, Record]] = []
@@ -242,7 +256,7 @@ class DeadLettering:
         except (KafkaError, BrokerError) as error:
             self._fail(error, now())  # later than when it began: a back-off that was spent in it is none
 
-    def _collect(self, now: Callable[[], int], owned: Owned, wait_s: float = 0.0) -> None:
+    def _collect(self, now: Callable[[], int], owned: PartitionAssignment, wait_s: float = 0.0) -> None:
         """If all dead letters that were sent are durable, resolve their records; too late is as good as lost."""
         dead_letters = self._dead_letters
         if self._sent and dead_letters is not None:
@@ -259,7 +273,7 @@ class DeadLettering:
         if self._durable:
             self._resolve(owned)
 
-    def _resolve(self, owned: Owned) -> None:
+    def _resolve(self, owned: PartitionAssignment) -> None:
         """Resolve the records whose dead letters are durable, except those that are set aside at the moment."""
         durable, self._durable = self._durable, []
         mine = owned.parts.values()
@@ -275,7 +289,7 @@ class DeadLettering:
             part.forget(record.offset)
             self._alone.discard((part, record.offset))
             self._metrics.dead_lettered += 1
-            self._on_written(part, record)
+            self._on_written(part.tp, record)
 
     def _fail(self, error: Exception, now: int) -> None:
         """Back off. Only a batch of one says which dead letter is to blame: the next are that small, until it works."""
@@ -325,3 +339,87 @@ def describe_failure(failure: Failure | None) -> str:
         return "the reason is not known"
     where = f" in {failure.component}" if failure.component else ""
     return f"last by {failure.kind}{where}{': ' + failure.error if failure.error else ''}"
+
+
+class MaxLag:
+    """Leaves out what lies more than ``most`` offsets behind."""
+
+    def __init__(
+        self, most: int, metrics: SpoutMetrics, hooks: Hooks, dead_lettering: DeadLettering, log: logging.Logger
+    ) -> None:
+        self._most = most
+        self._metrics = metrics
+        self._hooks = hooks
+        self._dead_lettering = dead_lettering
+        self._log = log
+        self._throttle = LogThrottle()
+
+    def leaves_failed(self, part: Partition, offset: int, timed_out: bool, now: int) -> bool:
+        """Take a fail of what is out; return whether it is left out, since it lies too far behind."""
+        ledger = part.ledger
+        end = ledger.out_until(offset) or offset + 1
+        if end - 1 < ledger.next - self._most:
+            self._leave(part, offset, end, ledger.leave(offset), now)
+            return True
+        part.fails += not timed_out
+        if not ledger.acks and part.fails > self._most:
+            self._dead_lettering.trip(
+                RecordError(
+                    f"{part.place(offset)}: {part.fails:,} attempts failed, and none was acked; "
+                    f"kafka.behind_max = {self._most:,} allows no more",
+                    cure="repair what was deployed last; nothing is committed past these records, and they come again",
+                )
+            )
+        return False
+
+    def prune(self, parts: Iterable[Partition], now: int) -> None:
+        """Wait no longer for what is out, or waits, too far behind the newest that is done."""
+        for part in parts:
+            for start, end, records in part.ledger.leave_below(part.ledger.newest_done - self._most):
+                self._leave(part, start, end, records, now)
+
+    def _leave(self, part: Partition, start: int, end: int, records: int, now: int) -> None:
+        self._metrics.left_behind += records
+        if self._throttle.due("left out", now):
+            self._log.warning(
+                "%s: lies more than kafka.behind_max = %d behind, and is left out, as %d others were by now",
+                part.place(start), self._most, self._metrics.left_behind - records,
+            )  # fmt: skip
+        part.shared.pop(start, None)
+        for offset in part.listened.pop(start, ()) or (start,):
+            self._hooks.done(part.tp, offset)
+        part.forget(start)
+        if end > start + 1:
+            part.forget_done()
+
+
+FAILS_MIN = 100  # Fewer say nothing; and so often it is looked at
+
+
+class FailStreak:
+    """Counts the first attempts that failed since the last ack."""
+
+    def __init__(self, metrics: SpoutMetrics, retries_max: int, log: logging.Logger) -> None:
+        self._metrics = metrics
+        self._retries_max = retries_max
+        self._log = log
+        self._acked = metrics.acked
+        self._fails = 0
+        self._throttle = LogThrottle()
+
+    def note(self, part: Partition, offset: int, failure: Failure, parts: Collection[Partition], now: int) -> None:
+        """Take note of a first attempt that failed, and not by a timeout; warn where nothing else has come."""
+        if self._metrics.acked != self._acked:
+            self._acked, self._fails = self._metrics.acked, 0
+        self._fails += 1
+        if self._fails % FAILS_MIN:
+            return
+        failed = sum(each.ledger.failed for each in parts)
+        if failed >= max(FAILS_MIN, sum(each.ledger.in_flight for each in parts)) and self._throttle.due("streak", now):
+            self._log.warning(
+                "%s: nothing gets through: the last %s answers are fails, this one %s. %s records wait for another "
+                "try; each is tried again %s (kafka.retries_max), and the run ends when too many have failed for good "
+                "(kafka.breaker_ratio). If a bolt is broken, stop the run now: what has failed is not committed",
+                part.place(offset), f"{self._fails:,}", describe_failure(failure), f"{failed:,}",
+                "for ever" if self._retries_max == FOR_EVER else counted(self._retries_max, "time"),
+            )  # fmt: skip

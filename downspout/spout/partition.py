@@ -1,10 +1,10 @@
-"""A partition that is ours: what was read of it, what failed, what is committed, and what may kill its process."""
+"""A partition that is ours: what was read of it, what failed, and what is committed."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from downspout.component import Failure
 from downspout.errors import coordinates
@@ -13,10 +13,44 @@ from downspout.kafka.unreadable import Unreadable, UnreadableBatchError
 from downspout.ledger.breaker import Breaker
 from downspout.ledger.message_id import id_prefix, range_id
 from downspout.ledger.offsets import PartitionLedger
-from downspout.spout.commit_state import CommitState
 from downspout.spout.crash_isolation import CrashIsolation
-from downspout.spout.cursor import Cursor, index_of, offset_at
-from downspout.spout.emit.retry_cache import RetryCache
+from downspout.spout.cursor import PartitionCursor, RetryCache, index_of, offset_at
+
+RENEW_MS = 3_600_000
+"""A commit that has not changed is sent again after so long: where the group has no members, as with
+``kafka.mode=assign``, it expires by its own age (KIP-211; before Kafka 2.1 in any group), by default in a week."""
+
+
+class CommitState:
+    """The commit of one partition."""
+
+    __slots__ = ("_sent_at", "last")
+
+    def __init__(self, last: tuple[int, str] | None = None) -> None:
+        self.last = last  # offset and metadata that the broker has from us, or from an earlier owner
+        self._sent_at: int | None = None
+        """When we sent it, in ms; None: an earlier owner did, or the broker may have another."""
+
+    @property
+    def offset(self) -> int:
+        """Return the committed offset; -1 where there is none."""
+        return -1 if self.last is None else self.last[0]
+
+    def age_ms(self, now: int) -> int:
+        """Return how old our last commit is; where it is not ours, it is as old as can be."""
+        return now - (self._sent_at or 0)
+
+    def is_due(self, point: int, metadata: str, now: int) -> bool:
+        """Return whether a commit says something new, or something that was sent long ago, or at an unknown time."""
+        return self.last != (point, metadata) or self._sent_at is None or now - self._sent_at >= RENEW_MS
+
+    def sent(self, point: int, metadata: str, now: int) -> None:
+        """The broker has this commit."""
+        self.last, self._sent_at = (point, metadata), now
+
+    def in_doubt(self) -> None:
+        """The broker may have applied a commit or not: the next one says all, even what it said before."""
+        self._sent_at = None
 
 
 @dataclass(slots=True)
@@ -38,6 +72,16 @@ class Tried:
     timeouts: int = 0
 
 
+class Makers(NamedTuple):
+    """The functions that make tuples of a topic's records."""
+
+    make: Callable[[Record], Any]  # makes a tuple's values of a record; a translator's, a list of such values
+    # makes the values of many tuples, where that needs no look at each record
+    make_many: Callable[[Sequence[Record]], Sequence[Sequence[Any]] | None] | None = None
+    make_chunk: Any = None  # makes a chunk of columns; None: each record is a tuple
+    stream: str | None = None  # where a translator's tuples go; None: there is no translator
+
+
 @dataclass(slots=True, eq=False)
 class Partition:
     """One partition that is ours, during one epoch."""
@@ -46,7 +90,7 @@ class Partition:
     topic_id: str  # Kafka's id of the topic
     epoch: int  # of the assignment
     ledger: PartitionLedger  # what happened to its records
-    cursor: Cursor  # where it is read, and what waits to be looked at
+    cursor: PartitionCursor  # where it is read, and what waits to be looked at
     retry_cache: RetryCache  # records that may be needed again
     commits: CommitState  # what the broker has
     log_end: int  # the end of its log as of the last fetch that is known of, at first as of its start
@@ -68,7 +112,7 @@ class Partition:
     # by lowest offset, the offsets of the records of ranges that are out, where a listener hears of each
     listened: dict[int, list[int]] = field(default_factory=dict)
     # called with each offset that is not there any more when it should be tried again
-    on_compacted: Callable[[Partition, int], None] = lambda part, offset: None
+    on_compacted: Callable[[TopicPartition, int], None] = lambda tp, offset: None
     # by offset, what failed since the last commit, resolved meanwhile or not; None where that is not needed
     tried: dict[int, Tried] | None = None
     # by offset, timeouts before the partition was started anew with its transaction
@@ -131,7 +175,7 @@ class Partition:
         if self.cursor.sought is not None:
             compacted = self.ledger.gone(self.cursor.sought, first)
             for offset in self.forget_done():
-                self.on_compacted(self, offset)
+                self.on_compacted(self.tp, offset)
             self.cursor.sought = None
         return compacted
 

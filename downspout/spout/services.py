@@ -1,19 +1,21 @@
-"""What the parts of a spout share."""
+"""What the parts of a spout share: checked settings, counters, timers, the gates for the client's errors."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import Any
 
 from downspout.kafka.retry_gate import RetryGate
 from downspout.spout.dead_lettering import DeadLettering
-from downspout.spout.hooks import Hooks
-from downspout.spout.setup import Setup
-from downspout.spout.spout_metrics import SpoutMetrics
-from downspout.spout.timer import Timer
+from downspout.spout.ports import Hooks, SpoutMetrics
+from downspout.spout.settings import Setup
 from downspout.spout.transactions import SpoutTransactions
+from downspout.wire.flushing import FLUSH, FLUSH_S
 
 FIRST_COMMIT_DELAY_MS = 500  # The reference's first commit comes this much later than one period
+
+
 TURN_MS_MAX = 900
 """A turn that has taken so long asks the broker nothing more: one question may take 4 s, and no call more than 5 s."""
 
@@ -49,3 +51,66 @@ class SpoutServices:
     def is_late(self, since: int) -> bool:
         """Return whether the turn that began at ``since`` should ask the broker nothing more; the next one will."""
         return self.now() - since > TURN_MS_MAX
+
+
+class Timer:
+    """Something that is due every ``period_ms``, first after ``period_ms + delay_ms``.
+
+    >>> timer = Timer(30_000, delay_ms=500, now=0)
+    >>> timer.due(30_499), timer.due(30_500)
+    (False, True)
+    >>> timer.restart(30_500); timer.due(60_499), timer.due(60_500)
+    (False, True)
+    """
+
+    def __init__(self, period_ms: float, now: int, delay_ms: int = 0) -> None:
+        self._period = period_ms
+        self._at = now + period_ms + delay_ms
+
+    def due(self, now: int) -> bool:
+        """Return whether the time has come."""
+        return now >= self._at
+
+    def left_ms(self, now: int) -> float:
+        """Return how long it is until then.
+
+        >>> Timer(30_000, now=0).left_ms(29_000)
+        1000
+        """
+        return max(0, self._at - now)
+
+    def restart(self, now: int) -> None:
+        """Wait one more period from now."""
+        self._at = now + self._period
+
+    def expedite(self) -> None:
+        """Be due at once."""
+        self._at = 0
+
+
+LOOK_MS = 100  # How often it is seen whether the sinks should flush
+
+
+REPEAT_MS = 1_000  # How often they are asked, while they should; a request holds for FLUSH_S
+
+
+class FlushRequests:
+    """Asks before the tuples leave that will be waited for."""
+
+    def __init__(self, emit: Callable[..., Any]) -> None:
+        self._emit, self._next_at = emit, 0
+
+    @classmethod
+    def of(cls, spout: Any, context: Mapping[str, Any]) -> FlushRequests | None:
+        """Return the requests of a spout; None: it is not on Storm, or no bolt reads them."""
+        is_heard = FLUSH in (context.get("stream->outputfields") or ())
+        return cls(spout.emit) if spout.on_storm and is_heard else None
+
+    def look(self, now: int, waits: Callable[[], bool]) -> None:
+        """Ask, if it is time, and the spout waits for acks."""
+        if now < self._next_at:
+            return
+        self._next_at = now + LOOK_MS
+        if waits():
+            self._next_at = now + REPEAT_MS
+            self._emit([FLUSH_S], stream=FLUSH)

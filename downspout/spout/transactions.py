@@ -6,8 +6,8 @@ The spout says when a transaction ends, and the bolt ends it (``downspout/produc
        ▲                                                                                     │
        └──────── a fail, another assignment, a partition that starts again ◀─────────────────┘
 
-* Nothing is read from the group's commits before FENCED: by then nothing that was sent earlier can be committed.
-* Nothing is emitted but in OPEN. To commit, the spout stops emitting and waits until all that is out has its answer.
+* The group's commits are read only from FENCED on: by then nothing that was sent earlier can be committed.
+* Tuples leave only in OPEN. To commit, the spout stops emitting and waits until all that is out has its answer.
 * After a fail the outcome is not known here. All partitions start again, from what Kafka says is committed.
 
 An ack of a record says that its results are in the transaction, not that they are committed. So what is acked since
@@ -30,11 +30,11 @@ from downspout.ledger.metadata import decode
 from downspout.ledger.retry_schedule import Backoff
 from downspout.producing.messages import COMMIT, OPEN, START, Message, Progress, SentDeadLetter
 from downspout.protocols import Failure
-from downspout.spout.group import committing
-from downspout.spout.group.partition_assignment import PartitionAssignment
-from downspout.spout.group.start_offsets import Identity
+from downspout.spout.assignment import PartitionAssignment
+from downspout.spout.commits import CommitFailurePolicy, Due, due_commits, note_committed
 from downspout.spout.partition import Partition
-from downspout.spout.spout_metrics import SpoutMetrics
+from downspout.spout.ports import SpoutMetrics
+from downspout.spout.settings import Identity
 from downspout.wire.transacting import TRANSACTIONS
 
 DEAD_LETTER_BYTES_MAX = 1024 * 1024
@@ -53,7 +53,7 @@ class TransactionState(Enum):
 
 
 class Session(Protocol):
-    """What is needed of :class:`~downspout.spout.group.group_session.GroupSession`."""
+    """What is needed of :class:`~downspout.spout.session.GroupSession`."""
 
     consumer: ConsumerPort
     assignment: PartitionAssignment
@@ -74,7 +74,7 @@ class Session(Protocol):
     def metrics(self) -> SpoutMetrics:
         """The counters of the spout."""
 
-    def restart(self, due: committing.Due) -> None:
+    def restart(self, due: Due) -> None:
         """Start all partitions anew, from what is committed."""
 
 
@@ -102,7 +102,7 @@ class SpoutTransactions:
         """The assignment's latest epoch as of the start."""
         self._out: str | None = None
         """The id of the message that has no answer."""
-        self._due: committing.Due = {}
+        self._due: Due = {}
         self._again_at = self._failures = 0
         self._backoff = Backoff(100, 5_000)
         self._throttle = LogThrottle()
@@ -175,9 +175,7 @@ class SpoutTransactions:
 
     # --- commits ----------------------------------------------------------------------------------------
 
-    def commit(
-        self, session: Session, now: int, *, last: bool, failure_policy: committing.CommitFailurePolicy | None
-    ) -> bool:
+    def commit(self, session: Session, now: int, *, last: bool, failure_policy: CommitFailurePolicy | None) -> bool:
         """Let the transaction end as soon as it can; return whether nothing is left to commit.
 
         Raises:
@@ -188,7 +186,7 @@ class SpoutTransactions:
         if not session.idle:
             self.is_wanted = True
             return False
-        due = committing.due_commits(
+        due = due_commits(
             session.consumer, session.parts, session.identity, now, last=last, failure_policy=failure_policy
         )
         if not due and not self.is_dirty:
@@ -225,7 +223,7 @@ class SpoutTransactions:
             # anew, which under LATEST loses records; and what the group committed before may not be where they start.
             self.state, self.is_wanted = states.OPEN, True
         else:
-            committing.committed(session.consumer, self._due, now)
+            note_committed(session.consumer, self._due, now)
             for part in session.parts:
                 part.tried = {}
             # A dead letter that came while the commit was on its way belongs to the next one.

@@ -23,8 +23,8 @@ from downspout.offsets.lag import PartitionLag, reckon
 from downspout.offsets.lag_report import number
 from downspout.settings.secrets import with_secrets
 from downspout.settings.table import parse_scope
-from downspout.spout.group.bounds import partitions_of, topics_of
-from downspout.spout.validation import dead_letter_topic, reading
+from downspout.spout.settings import dead_letter_topic, reading
+from downspout.spout.starts import partitions_of, topics_of
 from downspout.storm import nimbus
 from downspout.storm.traceback import python_part, without_frames
 from downspout.system import files

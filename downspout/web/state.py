@@ -18,7 +18,7 @@ from downspout.run.check import values_of
 from downspout.run.live import REASONS
 from downspout.run.metrics import RunMetrics
 from downspout.settings.secrets import HIDDEN, is_secret
-from downspout.spout.report import total_of
+from downspout.spout.observe import total_of
 from downspout.web.history import COUNTED, RUN, WINDOWS, History, Point, Window
 from downspout.web.processes import Processes
 

@@ -19,7 +19,7 @@ from downspout.kafka import KafkaCluster, OffsetAndMetadata, TopicPartition
 from downspout.ledger import NOTHING, encode
 from downspout.offsets import Kind, Place, milliseconds, moment, plan_seek, read_places, to_csv
 from downspout.offsets.group_offsets import standings
-from downspout.spout.group.start_notes import StartNotes
+from downspout.spout import StartNotes
 from downspout.system import resolve
 from downspout.system.java import java
 from tests.kafka.stage import unique

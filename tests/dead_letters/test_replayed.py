@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from downspout.dead_letters import PlainRecord, claim, identity_headers, origin_of
 from downspout.dead_letters.replayed import NAMES, PREFIX, without_claim
 from downspout.ledger import Origin
-from downspout.spout.emit.tuple_maker import tuple_maker
+from downspout.spout import tuple_maker
 
 ID = "6jPMvg1sQ2uJmzGz1yRHQw"
 OTHER_ID = "AAAAAAAAAAAAAAAAAAAAAA"

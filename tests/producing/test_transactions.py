@@ -19,9 +19,7 @@ from downspout.kafka import GroupMembership, OffsetAndMetadata, TopicPartition
 from downspout.ledger import Origin, encode
 from downspout.producing import Message, SentDeadLetter
 from downspout.run import findings, resolve
-from downspout.spout import SpoutMetrics
-from downspout.spout.group.start_offsets import Identity
-from downspout.spout.transactions import SpoutTransactions, TransactionState
+from downspout.spout import Identity, SpoutMetrics, SpoutTransactions, TransactionState
 from downspout.testing import TopologyResult, run_topology
 from spouts.kafka import KafkaSpout
 from tests.producing.support import IN, OUT, committed

@@ -18,7 +18,7 @@ from downspout.compare import engines, freeze
 from downspout.errors import ConfigError, DownspoutError
 from downspout.kafka import TopicPartition, noise
 from downspout.settings import CLIENT_PREFIX, layers, with_secrets
-from downspout.spout import Setup
+from downspout.spout import setup_of
 from downspout.testing import FakeKafka
 from spouts.kafka import KafkaSpout
 from tests.security.shop_scene import SHOP
@@ -144,7 +144,7 @@ def test_what_nimbus_is_sent_holds_the_reference_alone(monkeypatch: pytest.Monke
     sent = Sent.thrift_spouts["spout"].common.json_conf
     assert json.loads(sent)[PASSWORD] == "env:P"
     assert SECRET not in repr(Sent.thrift_topology).encode().decode("unicode_escape")
-    setup = Setup.of({**json.loads(sent), "topology.name": "t"}, {})
+    setup = setup_of({**json.loads(sent), "topology.name": "t"}, {})
     assert setup.client["sasl_plain_password"] == SECRET
     assert SECRET not in repr(setup)
 
@@ -153,7 +153,7 @@ def test_a_worker_without_the_variable_says_which(monkeypatch: pytest.MonkeyPatc
     """Where the variable is missing, the error names it and the setting."""
     monkeypatch.delenv("P", raising=False)
     with pytest.raises(ConfigError, match=r"sasl_plain_password = 'env:P': P is not in the environment"):
-        Setup.of({"kafka.topics": ["t"], PASSWORD: "env:P"}, {})
+        setup_of({"kafka.topics": ["t"], PASSWORD: "env:P"}, {})
 
 
 @ON_FAKE
@@ -200,7 +200,7 @@ def test_a_password_that_is_no_text_is_refused() -> None:
     client = {**GIVEN, "sasl_plain_password": 987654}
     conf = {"kafka.topics": ["t"], **{CLIENT_PREFIX + name: value for name, value in client.items()}}
     with pytest.raises(ConfigError, match=r"sasl_plain_password = .* is not text") as caught:
-        Setup.of(conf, {})
+        setup_of(conf, {})
     assert "987654" not in str(caught.value)
 
 
@@ -218,7 +218,7 @@ def test_what_cannot_work_is_found_without_a_broker(client: dict[str, Any], mess
     """Settings about TLS and SASL that are incomplete or unknown are errors that name the setting."""
     conf = {CLIENT_PREFIX + name: value for name, value in client.items()}
     with pytest.raises(ConfigError, match=message):
-        Setup.of({"kafka.topics": ["t"], **conf}, {})
+        setup_of({"kafka.topics": ["t"], **conf}, {})
 
 
 def test_an_option_without_a_value_is_not_repeated() -> None:

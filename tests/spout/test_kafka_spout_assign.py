@@ -11,8 +11,8 @@ from streamparse import Topology
 
 from downspout.errors import ConfigError
 from downspout.ledger import AT_WORK, decode
-from downspout.spout.group.partition_source import REFRESH_MS, share
-from downspout.spout.guarantee import RENEW_MS
+from downspout.spout import REFRESH_MS, share
+from downspout.spout.settings import RENEW_MS
 from downspout.testing import run_topology
 from spouts.kafka import KafkaSpout
 from tests.spout.reasons import ACKS_DECIDE, NO_KAFKA_YET

@@ -13,8 +13,7 @@ from kafka.structs import OffsetAndMetadata, TopicPartition
 
 from downspout.errors import ConfigError, TakenOverError
 from downspout.settings import parse_scope
-from downspout.spout import SpoutListener, check
-from downspout.spout.validation import is_transactional
+from downspout.spout import SpoutListener, check, is_transactional
 from downspout.testing import FakeKafka
 from downspout.wire import TRANSACTIONS
 from tests.sampling import examples

@@ -10,7 +10,7 @@ from streamparse import Grouping, Topology
 
 from downspout.component import Bolt, Failure
 from downspout.ledger import decode
-from downspout.spout.guarantee import GUARANTEES
+from downspout.spout import GUARANTEES
 from downspout.testing import run_topology
 from spouts.kafka import KafkaSpout
 from tests.spout.reasons import CLIENT_TIMER

@@ -9,7 +9,7 @@ from kafka import errors
 
 from downspout.component import Failure
 from downspout.dead_letters import read_dead_letters
-from downspout.spout.reader import Reader
+from downspout.spout import PollReader
 from downspout.testing import FakeKafka
 from downspout.testing.fake_kafka import FakeProducer
 from tests.spout.reasons import ACKS_DECIDE, OTHERS_NEED_IT
@@ -41,13 +41,13 @@ def batches(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 @pytest.fixture
 def waits(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     timeouts: list[int] = []
-    poll = Reader._poll
+    poll = PollReader._poll
 
-    def noted(reader: Reader, resting: Any, timeout_ms: int, now: int) -> Any:
+    def noted(reader: PollReader, resting: Any, timeout_ms: int, now: int) -> Any:
         timeouts.append(timeout_ms)
         return poll(reader, resting, timeout_ms, now)
 
-    monkeypatch.setattr(Reader, "_poll", noted)
+    monkeypatch.setattr(PollReader, "_poll", noted)
     return timeouts
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from downspout.errors import ConfigError
-from downspout.spout import Setup
+from downspout.spout import setup_of
 from tests.spout.reasons import NO_KAFKA_YET
 from tests.spout.spout_driver import TOPIC, Driver, Kafka
 
@@ -113,4 +113,5 @@ def test_fetches_gather_for_chunks_unless_the_user_says_how(
     given: dict[str, Any], fetches: tuple[int, int] | None
 ) -> None:
     """Records are fetched as the client does by default; for chunks the broker waits, never for what cannot come."""
-    assert Setup.of({"kafka.topics": [TOPIC], **given}, {}).gathering == fetches
+    setup = setup_of({"kafka.topics": [TOPIC], **given}, {})
+    assert setup.mode.gathering(setup.settings["client"]) == fetches

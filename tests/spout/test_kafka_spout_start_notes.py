@@ -10,8 +10,7 @@ import pytest
 from downspout.errors import BrokerError, ConfigError
 from downspout.kafka import OffsetAndMetadata, TopicPartition
 from downspout.settings import parse_scope
-from downspout.spout import check
-from downspout.spout.group.explicit_offsets import partitions_named
+from downspout.spout import check, partitions_named
 from downspout.testing import FakeKafka
 from tests.kafka.stage import Deaf
 from tests.spout.spout_driver import GROUP, TOPIC, Driver, Kafka, fill

@@ -11,7 +11,7 @@ from kafka import errors
 
 from downspout.component import Failure
 from downspout.outages import FULL, LOCKED, SILENT, Outages
-from downspout.spout import stalls
+from downspout.spout import observe
 from downspout.testing import FakeKafka, run_topology
 from spouts.kafka import KafkaSpout
 from tests.spout.reasons import OTHERS_NEED_IT
@@ -61,7 +61,7 @@ def test_what_does_not_answer_is_named_and_no_bolt_is_blamed(
 ) -> None:
     """Where a component of this process waits for a service, that is why tuples have no answer."""
     outages = Outages(kafka.clock)
-    monkeypatch.setattr(stalls, "OUTAGES", outages)
+    monkeypatch.setattr(observe, "OUTAGES", outages)
     driver = Driver(kafka)
     driver.run()
     for _ in range(LIMIT_S + 5):

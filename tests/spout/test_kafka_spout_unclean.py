@@ -12,7 +12,7 @@ from kafka.structs import OffsetAndMetadata, TopicPartition
 
 from downspout.dead_letters import read_dead_letters
 from downspout.ledger import AT_WORK, ENDED, Isolation, decode, encode
-from downspout.spout.flush_requests import FlushRequests
+from downspout.spout import FlushRequests
 from downspout.wire import FLUSH
 from tests.spout.deaths import LETTERS, SINGLE, deaths, die, live, told
 from tests.spout.reasons import ACKS_DECIDE

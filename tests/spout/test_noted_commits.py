@@ -22,7 +22,7 @@ from downspout.sink import Disk, Layout, Run, note_run
 from downspout.sink.commit_notes import SinkNotes
 from downspout.sink.skips import Step, note_skips
 from downspout.sink.skips import rows_of as log_of
-from downspout.spout import Setup
+from downspout.spout import setup_of
 from downspout.testing import FakeKafka
 from spouts.kafka import KafkaSpout
 from tests.sink.support import write_rows
@@ -344,10 +344,10 @@ def test_a_spout_on_storm_knows_where_the_sinks_write() -> None:
         "kafka.topics": ["t"],
         "kafka.bootstrap": "b:1",
     }
-    found = Setup.of({**shared, **conf}, {}).sinks
+    found = setup_of({**shared, **conf}, {}).sinks
     assert found == (Path("/data/one"), Path("/data/two"))
-    assert Setup.of({**shared, **conf, "parquet.directory": "s3://bucket/x"}, {}).sinks == (Path("/data/one"),)
-    assert Setup.of({**shared, **conf, "kafka.offset_store": "parquet:////data/one"}, {}).sinks == ()
+    assert setup_of({**shared, **conf, "parquet.directory": "s3://bucket/x"}, {}).sinks == (Path("/data/one"),)
+    assert setup_of({**shared, **conf, "kafka.offset_store": "parquet:////data/one"}, {}).sinks == ()
     assert SINKS not in json.loads(Dry.thrift_spouts["spout"].common.json_conf)
 
 

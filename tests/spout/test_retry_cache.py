@@ -7,8 +7,7 @@ import pyarrow as pa
 
 from downspout.kafka import RecordColumns
 from downspout.ledger import PartitionLedger
-from downspout.spout.cursor import index_of, offset_at
-from downspout.spout.emit.retry_cache import RetryCache
+from downspout.spout import RetryCache, index_of, offset_at
 
 
 def columns(offsets: list[int], size: int = 10) -> RecordColumns:

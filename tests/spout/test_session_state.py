@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from downspout.spout import SessionState
-from downspout.spout.group.group_session import TRANSITIONS, GroupSession
+from downspout.spout import TRANSITIONS, GroupSession, SessionState
 from downspout.testing import FakeKafka
 from tests.spout.spout_driver import TOPIC, Driver, fill
 

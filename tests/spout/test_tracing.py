@@ -160,7 +160,7 @@ def test_what_has_no_answer_ends_with_the_spout(spans: InMemorySpanExporter) -> 
 def test_without_the_setting_nothing_is_imported() -> None:
     """The spout and the command load no OpenTelemetry."""
     code = (
-        "import sys, spouts.kafka, downspout.cli.run, downspout.spout.emit.chunk_emitter\n"
+        "import sys, spouts.kafka, downspout.cli.run, downspout.spout.emit_chunks\n"
         "print([name for name in sys.modules if name.startswith('opentelemetry')])"
     )
     done = cli(code, program=PYTHON_CODE)

@@ -15,8 +15,7 @@ from kafka.structs import TopicPartition
 
 from downspout.ledger import CommitMetadata, Isolation
 from downspout.settings import parse_scope
-from downspout.spout import SpoutMetrics
-from downspout.spout.crash_isolation import STRANGERS_MAX, UncleanStarts
+from downspout.spout import STRANGERS_MAX, SpoutMetrics, UncleanStarts
 from downspout.system import process_notes
 from downspout.system.process_notes import Death, NoteReader, NoteWriter, folder_of
 

@@ -13,12 +13,16 @@ from downspout.ledger import ENDED, PartitionLedger
 from downspout.parse.rejects import Rejects
 from downspout.sink import Identities, Recovery, SinkWriter
 from downspout.sink.sink_bolt import SinkBolt
-from downspout.spout import DeadLettering, Partition
-from downspout.spout.commit_state import CommitState
-from downspout.spout.crash_isolation import CrashIsolation
-from downspout.spout.cursor import Cursor
-from downspout.spout.emit.record_emitter import RecordEmitter
-from downspout.spout.group import committing, partition_assignment
+from downspout.spout import (
+    CommitState,
+    CrashIsolation,
+    DeadLettering,
+    Partition,
+    PartitionAssignment,
+    PartitionCursor,
+    RecordEmitter,
+    session,
+)
 
 Patch = pytest.MonkeyPatch
 MUTANTS: dict[str, Callable[[Patch], None]] = {}
@@ -99,19 +103,19 @@ def do_not_look_again_after_a_conflict(patch: Patch) -> None:
 def forget_what_was_polled(patch: Patch) -> None:
     """Records that were polled and not emitted are not read again after a rebalance."""
 
-    def put_back(self: Cursor, consumer: Any) -> None:
+    def put_back(self: PartitionCursor, consumer: Any) -> None:
         self.waiting, self.at, self.noted = (), 0, 0
 
-    patch.setattr(Cursor, "put_back", put_back)
+    patch.setattr(PartitionCursor, "put_back", put_back)
 
 
 @mutant
 def commit_for_others(patch: Patch) -> None:
     """A member goes on committing for partitions that were taken away from it: a broker accepts that."""
-    forget, position, commit = partition_assignment.PartitionAssignment._forget, Cursor.position, committing.commit
+    forget, position, commit = PartitionAssignment._forget, PartitionCursor.position, session.commit_acked
     gone: dict[tuple[int, Any], Partition] = {}
 
-    def keep(self: partition_assignment.PartitionAssignment, tp: Any) -> None:
+    def keep(self: PartitionAssignment, tp: Any) -> None:
         part = self.parts.get(tp) or self._aside.get(tp)
         forget(self, tp)
         if part is not None:
@@ -122,12 +126,12 @@ def commit_for_others(patch: Patch) -> None:
         others = {tp: part for (owner, tp), part in gone.items() if owner == id(consumer) and tp not in mine}
         return commit(consumer, [*mine.values(), *others.values()], *given, **named)
 
-    def reached(cursor: Cursor, consumer: Any) -> int:
+    def reached(cursor: PartitionCursor, consumer: Any) -> int:
         return position(cursor, consumer) if cursor.tp in consumer.assignment() else cursor.reading
 
-    patch.setattr(partition_assignment.PartitionAssignment, "_forget", keep)
-    patch.setattr(Cursor, "position", reached)
-    patch.setattr(committing, "commit", commit_all)
+    patch.setattr(PartitionAssignment, "_forget", keep)
+    patch.setattr(PartitionCursor, "position", reached)
+    patch.setattr(session, "commit_acked", commit_all)
 
 
 @mutant

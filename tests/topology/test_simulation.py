@@ -28,7 +28,7 @@ from downspout.batches import Base
 from downspout.cli import main
 from downspout.errors import BrokerError, TopologyError
 from downspout.kafka import Record
-from downspout.spout.group import committing
+from downspout.spout import session
 from downspout.storm.groups import members
 from downspout.system.process import send_signal
 from downspout.testing import Scenario, Sent, simulate
@@ -249,14 +249,14 @@ def test_a_seed_repeats_in_another_process() -> None:
 
 def test_a_component_that_raises_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     """A spout that ends its process with an error of its own is a violation, though another process takes over."""
-    commit, calls = committing.commit, itertools.count()
+    commit, calls = session.commit_acked, itertools.count()
 
     def commit_or_raise(*given: Any, **named: Any) -> bool:
         if next(calls) == 3:
             raise AttributeError("no such thing")
         return commit(*given, **named)
 
-    monkeypatch.setattr(committing, "commit", commit_or_raise)
+    monkeypatch.setattr(session, "commit_acked", commit_or_raise)
     with pytest.raises(SimulationError, match="no such thing"):
         simulate(orders, [1])
 

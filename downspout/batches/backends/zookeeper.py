@@ -41,7 +41,7 @@ from downspout.batches.stores import (
 from downspout.errors import ConfigError
 from downspout.offsets.znodes import Conflict, Location, Node, Nodes, Operation, location_of, open_nodes
 from downspout.offsets.zookeeper import CLIENT_PARTITION, PARTITION
-from downspout.spout.offset_store import OffsetStoreError
+from downspout.spout.ports import OffsetStoreError
 
 T = TypeVar("T")
 SETTING = "batch.store"

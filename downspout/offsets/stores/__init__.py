@@ -1,3 +1,3 @@
-"""Offset stores beside Kafka's own group, behind the port ``downspout/spout/offset_store.py``; the databases among them
+"""Offset stores beside Kafka's own group, behind the port ``downspout/spout/ports.py``; the databases among them
 serve the SqlBolt too.
 """

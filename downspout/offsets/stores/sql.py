@@ -17,13 +17,7 @@ from downspout.offsets.stores.database import (
     transaction,
 )
 from downspout.offsets.stores.open_database import open_database
-from downspout.spout.offset_store import (
-    PASSWORD_SETTING,
-    OffsetStoreError,
-    StaleOwnerError,
-    StoreContext,
-    StoredOffset,
-)
+from downspout.spout.ports import PASSWORD_SETTING, OffsetStoreError, StaleOwnerError, StoreContext, StoredOffset
 
 TABLE = "downspout_offsets"
 CREATE = f"""{TABLE} (
@@ -44,7 +38,7 @@ def open_sql_store(location: str, context: StoreContext) -> SqlStore:
 
 
 class SqlStore:
-    """The offsets of one consumer group. See :class:`~downspout.spout.offset_store.OffsetStore`."""
+    """The offsets of one consumer group. See :class:`~downspout.spout.ports.OffsetStore`."""
 
     def __init__(self, database: Database, group: str) -> None:
         self.location = database.location

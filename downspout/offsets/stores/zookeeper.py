@@ -21,7 +21,7 @@ from downspout.errors import ConfigError, coordinates
 from downspout.kafka.port import TopicPartition
 from downspout.offsets.znodes import ANY, Conflict, Location, Node, Nodes, Operation, location_of, open_nodes
 from downspout.offsets.zookeeper import PARTITION, SpoutNode, read_node
-from downspout.spout.offset_store import OffsetStoreError, StaleOwnerError, StoreContext, StoredOffset
+from downspout.spout.ports import OffsetStoreError, StaleOwnerError, StoreContext, StoredOffset
 
 TRIES = 10
 """How often a transaction that meets another is begun anew."""
@@ -38,7 +38,7 @@ def open_zookeeper_store(location: str, context: StoreContext) -> ZooKeeperStore
 
 
 class ZooKeeperStore:
-    """The offsets of one consumer group. See :class:`~downspout.spout.offset_store.OffsetStore`."""
+    """The offsets of one consumer group. See :class:`~downspout.spout.ports.OffsetStore`."""
 
     def __init__(self, nodes: Nodes, location: Location, context: StoreContext) -> None:
         self.location = location.shown

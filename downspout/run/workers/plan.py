@@ -23,10 +23,10 @@ from downspout.kafka.clusters import cluster_for
 from downspout.kafka.port import TopicPartition
 from downspout.kafka.retry_gate import cure_of, describe
 from downspout.run.sharing import refuse_spouts, split_groupings
-from downspout.spout.group.bounds import partitions_of, topics_of
-from downspout.spout.group.explicit_offsets import offsets_of
-from downspout.spout.group.partition_source import open_consumer
-from downspout.spout.setup import Setup
+from downspout.spout.findings import setup_of
+from downspout.spout.session import open_consumer
+from downspout.spout.settings import offsets_of
+from downspout.spout.starts import partitions_of, topics_of
 
 
 @dataclass
@@ -63,7 +63,7 @@ def make_plan(graph: Graph, settings: Settings, confs: Mapping[str, Mapping[str,
 
 
 def _look_at(spout: Component, conf: Mapping[str, Any], workers: int, plan: Plan) -> None:
-    setup = Setup.of(conf, {"componentid": spout.name})
+    setup = setup_of(conf, {"componentid": spout.name})
     if not setup.joins:
         raise ConfigError(
             f"{spout.name}: kafka.mode = assign shares the partitions among the tasks of one process, but "

@@ -21,7 +21,7 @@ from downspout.errors import TopologyError
 from downspout.protocols import stateful_keys, wrong_stateful_keys
 from downspout.sink.sink_bolt import SinkBolt
 from downspout.spark.topology.micro_batches import is_state, of_micro_batches
-from downspout.spout.offset_store import KAFKA
+from downspout.spout.ports import KAFKA
 
 MEETING = ("fields", "global", "all")  # Groupings that promise which tuples meet in one task
 

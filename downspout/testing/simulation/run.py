@@ -19,8 +19,8 @@ from downspout.errors import ConfigError, TopologyError
 from downspout.formatting import counted
 from downspout.settings.table import parse_scope
 from downspout.sink.columns.schema import Columns
-from downspout.spout.emit.choice import check_emit
-from downspout.spout.validation import dead_letter_topic
+from downspout.spout.emit_modes import CHUNKS
+from downspout.spout.settings import dead_letter_topic
 from downspout.testing.simulation.batches import WITHOUT, States, is_of_batches, states_of
 from downspout.testing.simulation.plan import Plan, draw, of_batches
 from downspout.testing.simulation.sources import Maker, Sent
@@ -170,7 +170,7 @@ def _may_emit_chunks(graph: Graph, spout: Component, conf: Mapping[str, Any]) ->
     if "kafka.emit" in graph.config or "kafka.emit" in spout.config:
         return False
     try:
-        check_emit(_kafka(conf))
+        CHUNKS.check(_kafka(conf))
     except ConfigError:
         return False
     return True

@@ -28,7 +28,7 @@ from downspout.spark.topology.driver.source_options import ends_now, source_opti
 from downspout.spark.topology.plan import Plan
 from downspout.spark.topology.rows import SCHEMA
 from downspout.spark.topology.stages.operators import FirstStage, PickledPlan, StatefulStage
-from downspout.spout.emit.translator import check_translators
+from downspout.spout.tuples import check_translators
 from downspout.system.waiting import waiting
 
 if TYPE_CHECKING:

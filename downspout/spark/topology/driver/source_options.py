@@ -14,9 +14,9 @@ from downspout.settings.secrets import with_secrets
 from downspout.settings.table import parse_scope
 from downspout.spark.source.options import EARLIEST
 from downspout.spark.source.ranges import to_json
-from downspout.spout import validation
-from downspout.spout.group.bounds import partitions_of, topics_of
-from downspout.spout.group.explicit_offsets import offsets_of
+from downspout.spout.findings import check
+from downspout.spout.settings import dead_letter_topic, offsets_of, reading
+from downspout.spout.starts import partitions_of, topics_of
 
 
 def source_options(conf: Mapping[str, Any], group: str, *, bounded: bool, records_max: int | None) -> dict[str, str]:
@@ -32,7 +32,7 @@ def source_options(conf: Mapping[str, Any], group: str, *, bounded: bool, record
     # Secrets are looked up here: the environment of Spark's own processes is that of the session's start. The option of
     # each has a name ("…password") whose value Spark shows nowhere.
     settings = parse_scope(with_secrets(conf), "kafka")
-    validation.check(settings, bounded, None)
+    check(settings, bounded, None)
     options = {
         "kafka.bootstrap.servers": settings["bootstrap"],
         "includeHeaders": "true",
@@ -46,7 +46,7 @@ def source_options(conf: Mapping[str, Any], group: str, *, bounded: bool, record
     if settings["topics"]:
         options["subscribe"] = ",".join(settings["topics"])
     else:
-        options["subscribePattern"] = validation.reading(settings, group)["pattern"]
+        options["subscribePattern"] = reading(settings, group)["pattern"]
     if records_max:
         options["maxOffsetsPerTrigger"] = str(records_max)
     start = settings["start"].removeprefix("UNCOMMITTED_")
@@ -66,7 +66,7 @@ def source_options(conf: Mapping[str, Any], group: str, *, bounded: bool, record
 
 def dead_letter_topic_of(conf: Mapping[str, Any], group: str) -> str:
     """Return where a spout's dead letters go; empty: the run stops instead."""
-    return validation.dead_letter_topic(parse_scope(conf, "kafka"), group)
+    return dead_letter_topic(parse_scope(conf, "kafka"), group)
 
 
 def ends_now(conf: Mapping[str, Any], group: str) -> dict[TopicPartition, int]:
@@ -74,7 +74,7 @@ def ends_now(conf: Mapping[str, Any], group: str) -> dict[TopicPartition, int]:
     settings = parse_scope(with_secrets(conf), "kafka")
     cluster = cluster_for(settings["bootstrap"], settings["client"])
     with closing(cluster.consumer(group=None, client=settings["client"])) as consumer:
-        names = topics_of(consumer, validation.reading(settings, group))
+        names = topics_of(consumer, reading(settings, group))
         found = partitions_of(consumer, names)
         if not found:
             raise BrokerError(

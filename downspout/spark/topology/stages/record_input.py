@@ -29,7 +29,7 @@ from downspout.spark.topology.stages.record_ranges import ChunkLimits, TrackedRa
 from downspout.spark.topology.stages.spout_settings import SpoutSettings, breaker_opens
 from downspout.spark.topology.stages.stage_output import Root, StageOutput
 from downspout.spark.topology.stages.task_input import EMITS, InputSpout, TaskInput
-from downspout.spout.emit import chunk_maker
+from downspout.spout.emit_chunks import UnreadableRowError
 
 WAIT_S_MAX = 0.05
 
@@ -177,7 +177,7 @@ class RecordInput(TaskInput):
         maker = item.spout.chunk_maker(item.rows.topic, item.topic_id)
         try:
             chunk = maker.make(item.rows)
-        except chunk_maker.Unreadable:
+        except UnreadableRowError:
             for part in item.without(maker.unreadable(item.rows)):
                 self._emit(stage_spout, _tracked(item.spout, item.topic_id, part, item.tries, item.timeouts))
             return

@@ -14,10 +14,10 @@ from downspout.ledger.breaker import Breaker, Trip
 from downspout.settings.table import parse_scope
 from downspout.spark.topology.micro_batches import with_attempt
 from downspout.spark.topology.rows import Place
-from downspout.spout.emit.chunk_maker import ChunkMaker
-from downspout.spout.emit.translator import translator_of
-from downspout.spout.emit.tuple_maker import tuple_maker
-from downspout.spout.retries import policy_of, retries_of
+from downspout.spout.emit_chunks import ChunkMaker
+from downspout.spout.emit_modes import mode_of
+from downspout.spout.settings import policy_of, retries_of
+from downspout.spout.tuples import translator_of, tuple_maker
 
 
 class SpoutSettings:
@@ -29,7 +29,7 @@ class SpoutSettings:
         self.settings = settings = {**settings, "retries_max": retries_of(settings["retries_max"])}
         self.backoff = policy_of(settings, logging.getLogger(__name__))
         self._is_batched = bool(conf.get(MICRO_BATCHES))
-        self.in_chunks: bool = settings["emit"] == "chunk"
+        self.in_chunks = mode_of(settings).columns
         self._makers: dict[tuple[str, str], tuple[Callable[[Any], Any], str | None]] = {}
         self._chunk_makers: dict[tuple[str, str], ChunkMaker] = {}
         self._breakers: dict[tuple[str, int], Breaker] = {}

@@ -1,16 +1,22 @@
-"""Which partitions are ours, and where each starts: facts from the listener, acted on by the spout's own thread.
+"""Which partitions are ours: the listener records facts, and the spout's own thread acts on them.
 
-The race that shapes this file: kafka-python calls a listener in the middle of our ``poll``, on its own thread, where
-asking the broker anything raises and waiting would deadlock. So the listener writes down what happened, and pauses
-what is new, so that nothing of it is read before it is known where to start. When ``poll`` has returned, the spout
-calls :meth:`PartitionAssignment.start_partitions`, which may ask the broker. If the broker does not answer, the
-partitions stay paused, and the next call asks again.
+The race that shapes this module: kafka-python calls a listener in the middle of our ``poll``, on its own thread, where
+asking the broker anything raises and waiting would deadlock. So the listener only records what happened, and pauses
+what is new, so that nothing of it is read before its start is decided. When ``poll`` has returned, the spout calls
+:meth:`PartitionAssignment.start_partitions`, which may ask the broker. If the broker does not answer, the partitions
+stay paused, and the next call asks again.
+
+With ``kafka.mode=assign`` there is no group to give out partitions: each task takes its share of the sorted
+partitions, by its number among the tasks (:class:`AssignedShare`), and tells the same listener. No task takes over
+from one that is gone. When a share changes, the old owner commits first; but the tasks look at different times, so the
+new owner may begin before that and process some records again.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Mapping
+from collections import deque
+from collections.abc import Callable, Collection, Iterable, Mapping
 from functools import partial
 from typing import Any
 
@@ -20,25 +26,55 @@ from downspout.kafka.port import ConsumerPort, OffsetAndMetadata, TopicPartition
 from downspout.ledger.breaker import Breaker
 from downspout.ledger.epochs import AssignmentEpochs, Fact
 from downspout.ledger.offsets import PartitionLedger
-from downspout.spout.commit_state import CommitState
+from downspout.spout.commit_stores import claim
 from downspout.spout.crash_isolation import CrashIsolation
-from downspout.spout.cursor import Cursor
-from downspout.spout.emit.retry_cache import RetryCache
-from downspout.spout.emit.translator import translator_of
-from downspout.spout.emit.tuple_maker import rows_maker, tuple_maker
-from downspout.spout.group.bounds import Bounds
-from downspout.spout.group.data_loss import DataLoss
-from downspout.spout.group.rebalance_listener import Listener
-from downspout.spout.group.start_notes import Ages, StartNotes
-from downspout.spout.group.start_offsets import NEVER_OURS, Beginning, Earlier, Identity, Starts, another
-from downspout.spout.group.stored_commits import claim
-from downspout.spout.partition import Partition
-from downspout.spout.retries import policy_of
-from downspout.spout.spout_metrics import SpoutMetrics
+from downspout.spout.cursor import PartitionCursor, RetryCache
+from downspout.spout.partition import CommitState, Partition
+from downspout.spout.ports import SpoutMetrics
+from downspout.spout.settings import Setup, named_alone, policy_of
+from downspout.spout.starts import (
+    NEVER_OURS,
+    Ages,
+    Beginning,
+    DataLoss,
+    Earlier,
+    EndOffsets,
+    StartNotes,
+    Starts,
+    another,
+    partitions_of,
+    topics_of,
+)
 
-__all__ = ["Identity", "Listener", "PartitionAssignment"]
+
+class RebalanceListener:
+    """Writes rebalance callbacks down. Called on the client's thread while the spout's own thread waits in ``poll``."""
+
+    def __init__(self, consumer: ConsumerPort) -> None:
+        self._consumer = consumer
+        self._known: Collection[TopicPartition] = ()
+        self.facts: deque[Fact[TopicPartition]] = deque()
+
+    def expect(self, known: Collection[TopicPartition]) -> None:
+        """Before a poll: what need not be paused if it is assigned, because it only stays or returns."""
+        self._known = known
+
+    def on_partitions_assigned(self, partitions: Collection[TopicPartition]) -> None:
+        """Note it, and let nothing new be read before its start is decided."""
+        self._consumer.pause([tp for tp in partitions if tp not in self._known])
+        self.facts.append(Fact("assigned", frozenset(partitions)))
+
+    def on_partitions_revoked(self, partitions: Collection[TopicPartition]) -> None:
+        """Note it."""
+        self.facts.append(Fact("revoked", frozenset(partitions)))
+
+    def on_partitions_lost(self, partitions: Collection[TopicPartition]) -> None:
+        """Note it."""
+        self.facts.append(Fact("lost", frozenset(partitions)))
+
 
 SAME_TOPICS_MS = 2_000  # How often the topics' ids are asked for, to see whether one was created again
+
 
 Committed = Mapping[TopicPartition, OffsetAndMetadata | None]
 
@@ -49,24 +85,23 @@ class PartitionAssignment:
     def __init__(
         self,
         consumer: ConsumerPort,  # subscribed with :attr:`listener`
-        settings: Mapping[str, Any],
-        identity: Identity,
+        setup: Setup,
         metrics: SpoutMetrics,
         log: logging.Logger,
         last_epoch: int = 0,  # of an earlier membership of this process
-        bounds: Bounds | None = None,
-        group: str = "",
+        bounds: EndOffsets | None = None,
         ages: Ages | None = None,  # of the group's commits; given where no coordinator gives out the partitions
     ) -> None:
-        self.listener = Listener(consumer)
+        self.listener = RebalanceListener(consumer)
         self.parts: dict[TopicPartition, Partition] = {}
         """What is ours, started and verified: only these are read and committed."""
         self.by_key: dict[str, Partition] = {}  # Where acks and fails go: those of :attr:`parts`, and those set aside
-        self.on_compacted: Callable[[Partition, int], None] = lambda part, offset: None
+        self.on_compacted: Callable[[TopicPartition, int], None] = lambda tp, offset: None
         """Told of failed records that were gone before their retry."""
         self.in_transactions = False  # Whether what is done can be undone, with its transaction
         self._consumer = consumer
-        self._settings = settings
+        self._settings = settings = setup.settings
+        self._mode = setup.mode
         self._log = log
         self._loss = DataLoss(settings["on_data_loss"], settings["start"], metrics, log)
         self.epochs: AssignmentEpochs[TopicPartition] = AssignmentEpochs(last_epoch)
@@ -82,8 +117,10 @@ class PartitionAssignment:
         self._unstarted: set[TopicPartition] = set()
         self._unverified: set[TopicPartition] = set()
         self._backoff = policy_of(settings, log)
-        self._starts = Starts(settings, identity, metrics, log, self._loss, self._backoff, bounds)
-        self._notes = StartNotes(settings["start"], group, identity.topology_id, log, settings["offset_store"])
+        self._starts = Starts(settings, setup.identity, metrics, log, self._loss, self._backoff, bounds)
+        self._notes = StartNotes(
+            settings["start"], setup.group, setup.identity.topology_id, log, settings["offset_store"]
+        )
         self._ages = ages
 
     @property
@@ -324,15 +361,7 @@ class PartitionAssignment:
         log_end: int,
     ) -> None:
         settings = self._settings
-        formats = (settings["fields"], settings["key_format"], settings["value_format"])
-        make: Callable[[Any], Any]
-        make_many = None
-        if translator := translator_of(settings, tp.topic):
-            make = translator.maker(topic_id, settings["emit_null"], settings["honour_replays"])
-        else:
-            make = tuple_maker(*formats, topic_id, settings["honour_replays"])
-            make_many = rows_maker(*formats, topic_id, settings["honour_replays"])
-        ledger, cursor = beginning.ledger, Cursor(tp, beginning.ledger.next)
+        ledger, cursor = beginning.ledger, PartitionCursor(tp, beginning.ledger.next)
         part = Partition(
             tp=tp,
             topic_id=topic_id,
@@ -343,10 +372,7 @@ class PartitionAssignment:
             commits=CommitState(None if commit is None else (commit.offset, commit.metadata)),
             log_end=log_end,
             isolation=CrashIsolation(ledger, cursor, beginning.isolation, beginning.killed_by, beginning.behind_until),
-            make=make,
-            make_many=make_many,
-            make_chunk=self._chunk_maker(topic_id),
-            stream=translator.stream if translator else None,
+            **self._mode.makers(settings, tp.topic, topic_id)._asdict(),
             breaker=Breaker(settings["breaker_ratio"]),
             on_compacted=self.on_compacted,
             tried={} if self.in_transactions else None,
@@ -364,16 +390,6 @@ class PartitionAssignment:
         part.cursor.seek(self._consumer, part.cursor.reading)
         self._consumer.resume([tp])
 
-    def _chunk_maker(self, topic_id: str) -> Any:
-        """Return what makes chunks; None where each record is a tuple. (Arrow is loaded where it is needed.)"""
-        settings = self._settings
-        if settings["emit"] != "chunk":
-            return None
-        from downspout.spout.emit.chunk_maker import ChunkMaker
-
-        formats = (settings["fields"], settings["key_format"], settings["value_format"])
-        return ChunkMaker(*formats, topic_id, settings["honour_replays"])
-
     def _restart_truncated(self, part: Partition, begin: int, end: int) -> None:
         start = self._loss.restart(part.tp, max(part.cursor.reading, part.ledger.next), begin, end)
         tp, commit = part.tp, part.commits.last
@@ -383,3 +399,75 @@ class PartitionAssignment:
         self._start(tp, part.topic_id, Beginning(PartitionLedger(start, self._backoff)), known, end)
         if self._bounds is not None:
             self.parts[tp].cursor.stop = self._bounds.cut(tp, end)
+
+
+REFRESH_MS = 2_000  # How often a task that reads by assignment looks for new topics and partitions
+
+
+def partitions_to_read(consumer: ConsumerPort, settings: Mapping[str, Any]) -> list[TopicPartition]:
+    """Return the partitions that all tasks together read."""
+    return named_alone(settings, partitions_of(consumer, topics_of(consumer, settings)))
+
+
+def follow_partitions(
+    consumer: ConsumerPort, assignment: PartitionAssignment, setup: Setup, now: int
+) -> AssignedShare | None:
+    """Join the consumer group, which the first poll does; or return the task's share, as ``kafka.mode`` says."""
+    if not setup.joins:
+        return AssignedShare(consumer, assignment, setup, now)
+    if topics := setup.settings["topics"]:
+        consumer.subscribe(topics, assignment.listener)
+    else:
+        consumer.subscribe_pattern(setup.settings["pattern"], assignment.listener)
+    return None
+
+
+class AssignedShare:
+    """A share that is counted out by the task's number."""
+
+    def __init__(self, consumer: ConsumerPort, assignment: PartitionAssignment, setup: Setup, now: int) -> None:
+        self._consumer = consumer
+        self._assignment = assignment
+        self._setup = setup
+        self._index, self._tasks = setup.index, setup.tasks
+        self._due = now
+        self._reported = False
+
+    def refresh(self, now: int, hand_over: Callable[[], bool]) -> None:
+        """Every REFRESH_MS, take the partitions that are new in the share, and hand over those that have left it.
+
+        Args:
+            hand_over: commits; returns whether that succeeded.
+
+        Raises:
+            KafkaError: the broker did not answer.
+        """
+        if now < self._due:
+            return
+        wanted = frozenset(share(self._partitions(), self._index, self._tasks))
+        mine = self._consumer.assignment()
+        if mine - wanted and not hand_over():
+            return  # the next call tries again
+        self._due = now + REFRESH_MS
+        if wanted == mine and self._reported:
+            return
+        self._reported = True
+        listener = self._assignment.listener
+        self._assignment.expect()
+        if mine - wanted:
+            listener.on_partitions_revoked(mine - wanted)
+        self._consumer.assign(wanted)
+        listener.on_partitions_assigned(wanted - mine)
+
+    def _partitions(self) -> list[TopicPartition]:
+        return partitions_to_read(self._consumer, self._setup.settings)
+
+
+def share(partitions: Iterable[TopicPartition], index: int, tasks: int) -> list[TopicPartition]:
+    """Return the partitions of one task: the reference's round robin over all in order.
+
+    >>> eleven = [TopicPartition("t", number) for number in range(11)]
+    >>> [[tp.partition for tp in share(eleven, index, 3)] for index in range(3)]
+    [[0, 3, 6, 9], [1, 4, 7, 10], [2, 5, 8]]
+    """
+    return sorted(partitions)[index::tasks]

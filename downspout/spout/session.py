@@ -1,32 +1,34 @@
-"""A session of a spout in its consumer group, from the join to the leave: what is ours, committed, and handed on.
+"""A session of a spout in its consumer group, from the join to the leave: what is ours, committed, and handed over.
 
 Before a planned hand-over the session drains: it polls nothing and waits, for some calls of ``next_tuple`` and at most
-``kafka.drain_ms_max``, until what is out is acked; then it commits, and only then lets the consumer give its
-partitions up. No call waits: on Storm the acks come through the same pipe.
+``kafka.drain_ms_max``, until what is out is acked. Then it commits, and only then lets the consumer release its
+partitions. No call blocks: on Storm the acks come through the same pipe.
 """
 
 from __future__ import annotations
 
+import logging
 from collections import deque
+from collections.abc import Collection
 from contextlib import suppress
 from enum import Enum
 from functools import partial
 
 from kafka import errors
 
-from downspout.kafka.port import Cluster, ConsumerPort
-from downspout.kafka.retry_gate import THROWN_OUT, describe
-from downspout.spout.group import committing
-from downspout.spout.group.async_commits import AsyncCommits
-from downspout.spout.group.bounds import Bounds
-from downspout.spout.group.partition_assignment import PartitionAssignment
-from downspout.spout.group.partition_source import open_consumer, source_of
-from downspout.spout.group.start_notes import refuse_other_topologies
-from downspout.spout.group.start_offsets import Identity
+from downspout.errors import BrokerError, coordinates
+from downspout.kafka.port import Cluster, ConsumerPort, TopicPartition
+from downspout.kafka.retry_gate import THROWN_OUT, cure_of, describe
+from downspout.kafka.unreadable import Limits
+from downspout.spout.assignment import PartitionAssignment, follow_partitions, partitions_to_read
+from downspout.spout.commit_stores import noted_commits, stored_commits
+from downspout.spout.commits import AsyncCommits, CommitFailurePolicy, Due, commit_acked, commit_positions, due_commits
 from downspout.spout.partition import Partition
-from downspout.spout.reader import Reader
+from downspout.spout.ports import KAFKA, SpoutMetrics, StoreContext, open_store
+from downspout.spout.reader import PollReader
 from downspout.spout.services import SpoutServices
-from downspout.spout.spout_metrics import SpoutMetrics
+from downspout.spout.settings import Identity, Setup, offsets_of, partitions_named
+from downspout.spout.starts import EndOffsets, missing_topics, no_partition, no_topic, refuse_other_topologies
 
 
 class SessionState(Enum):
@@ -47,6 +49,8 @@ TRANSITIONS = {
     SessionState.HANDED_OVER: {SessionState.JOINING, SessionState.LEFT},
     SessionState.LEFT: frozenset[SessionState](),
 }
+
+
 HANDING_OVER = (SessionState.DRAINING, SessionState.HANDED_OVER)
 
 
@@ -68,25 +72,23 @@ class GroupSession:
         self._services = services  # what outlives it
         self._cluster = cluster
         self.consumer: ConsumerPort
-        self.bounds: Bounds | None
+        self.bounds: EndOffsets | None
         self.consumer, self.bounds = open_consumer(cluster, setup, bounds, services.log)
         now, settings = services.now(), setup.settings
         metrics.uncommitted = metrics.retry_later = 0
         self.assignment: PartitionAssignment = PartitionAssignment(
             self.consumer,
-            settings,
-            setup.identity,
+            setup,
             metrics,
             services.log,
             last_epoch,
             self.bounds,
-            setup.group,
             None if setup.joins else partial(cluster.commit_ages, setup.group),
         )
         self.assignment.on_compacted = services.hooks.done
         self.assignment.in_transactions = services.transactions is not None
-        self._source = source_of(self.consumer, self.assignment, setup, now)
-        self.reader = Reader(self.consumer, self.assignment, settings, metrics, services.poll_gate, services.now)
+        self._share = follow_partitions(self.consumer, self.assignment, setup, now)
+        self.reader = PollReader(self.consumer, self.assignment, settings, metrics, services.poll_gate, services.now)
         self._sent = AsyncCommits(self.consumer, setup.identity.metadata_limit, services.hooks.committed)
         self._waits_next = False  # Whether the next commit waits for its answer in any case
         self.turns: deque[Partition] = deque()  # Partitions with records to emit, the next one first
@@ -105,8 +107,7 @@ class GroupSession:
         """Return what is ours and needs more than to be read."""
         return [part for part in self.assignment.parts.values() if not part.quiet]
 
-    @property
-    def in_flight(self) -> int:
+    def count_in_flight(self) -> int:
         """Return how many records are out. O(partitions)."""
         return sum(part.ledger.in_flight for part in self.assignment.parts.values())
 
@@ -151,7 +152,8 @@ class GroupSession:
         try:
             if self.bounds is not None:
                 assignment.check_topics(now)  # what follows may fail for a topic that is gone, and no poll would look
-            self._source.refresh(now, lambda: self._hand_over(now))
+            if self._share is not None:
+                self._share.refresh(now, lambda: self._hand_over(now))
             self.catch_up()
             may_start = services.transactions is None or services.transactions.look(self, now)
             if self._has_just_joined and assignment.owned:
@@ -211,7 +213,7 @@ class GroupSession:
             part.cursor.put_back(self.consumer)
             part.cursor.seek(self.consumer, part.cursor.reading)
 
-    def restart(self, due: committing.Due) -> None:
+    def restart(self, due: Due) -> None:
         """Start all partitions anew, from what is committed; whether ``due`` is among it is not known."""
         self.assignment.restart({tp: (point, metadata) for tp, (_, point, metadata, _) in due.items()})
         self.turns.clear()
@@ -304,17 +306,15 @@ class GroupSession:
                 if services.transactions is not None:
                     return services.transactions.commit(self, now, last=last, failure_policy=policy)
                 if wait or self._waits_next:
-                    committing.commit(
-                        self.consumer, parts, identity, now, last=last, failure_policy=policy, heard=heard
-                    )
+                    commit_acked(self.consumer, parts, identity, now, last=last, failure_policy=policy, heard=heard)
                     self._waits_next = False
                 else:
                     self._sent.send(
-                        committing.due_commits(self.consumer, parts, identity, now, last=last, failure_policy=policy),
+                        due_commits(self.consumer, parts, identity, now, last=last, failure_policy=policy),
                         now,
                     )
             else:
-                committing.commit_positions(self.consumer, parts, identity, now, wait, heard)
+                commit_positions(self.consumer, parts, identity, now, wait, heard)
         except errors.KafkaError as error:
             self._not_committed(error)
             return False
@@ -356,11 +356,11 @@ class GroupSession:
         services.commit_gate.record_error(error, services.now())
         services.commit_timer.expedite()
 
-    def _failure_policy(self, ends: bool) -> committing.CommitFailurePolicy | None:
+    def _failure_policy(self, ends: bool) -> CommitFailurePolicy | None:
         """Return what a commit keeps back of failed attempts; with an open breaker each may be the last."""
         tripped = self._services.dead_lettering.tripped
         retries_max = self._services.setup.settings["retries_max"]
-        return committing.CommitFailurePolicy(retries_max, tripped) if ends or tripped else None
+        return CommitFailurePolicy(retries_max, tripped) if ends or tripped else None
 
     def commit_last(self, now: int) -> bool:
         """Commit before the group is left; return whether all is. What is left to do, or to say, is counted."""
@@ -424,3 +424,94 @@ class GroupSession:
         except errors.KafkaError as error:
             services.poll_gate.record_error(error, services.now())
             return False
+
+
+def open_consumer(
+    cluster: Cluster, setup: Setup, bounds: EndOffsets | None, log: logging.Logger
+) -> tuple[ConsumerPort, EndOffsets | None]:
+    """Make a consumer and look at its topics; return it and, in a bounded run, where that ends.
+
+    Args:
+        bounds: of an earlier consumer of the same run; they stay.
+    """
+    bootstrap, topics = setup.settings["bootstrap"], setup.settings["topics"] or []
+    try:
+        consumer = cluster.consumer(
+            group=setup.group,
+            instance_id=setup.instance if setup.joins else None,
+            client=setup.client,
+            auto_commit_ms=setup.guarantee.auto_commit_ms(setup.settings),
+            columns=setup.mode.columns,
+        )
+        if (gathering := setup.mode.gathering(setup.settings["client"])) is not None:
+            consumer.gather(gathering)
+        consumer.tolerate(
+            Limits(setup.settings["record_bytes_max"], setup.settings["batch_bytes_max"]),
+            corrupt=setup.settings["on_corrupt_batch"] == "dead_letter",
+        )
+        missing = missing_topics(consumer, topics)
+        if missing and setup.bounded:
+            raise no_topic(missing[0], bootstrap)
+        unknown = unknown_partitions(consumer, setup, missing)
+        if unknown and setup.bounded:
+            raise no_partition(*unknown[0], bootstrap)
+        if setup.bounded and bounds is None:
+            stops = offsets_of("kafka.stop_offsets", setup.settings["stop_offsets"])
+            bounds = EndOffsets.of(consumer, partitions_to_read(consumer, setup.settings), stops)
+            for tp, end in bounds.short.items():
+                log.warning("%s ends at %d, before kafka.stop_offsets: so does the run", coordinates(*tp), end)
+    except errors.KafkaError as error:
+        raise BrokerError(
+            f"{bootstrap}: cannot read: {describe(error)}",
+            cure=cure_of(error, "start the broker, or set kafka.bootstrap"),
+        ) from error
+    for topic in missing:
+        log.warning("topic %s does not exist on %s; waits for it", topic, bootstrap)
+    for setting, tp in unknown:
+        log.warning("%s names %s, which does not exist on %s", setting, coordinates(*tp), bootstrap)
+    try:
+        refuse_other_topologies(cluster, setup, log)
+        return _with_store(consumer, cluster, setup, log), bounds
+    except BaseException:
+        consumer.close()
+        raise
+
+
+def _with_store(consumer: ConsumerPort, cluster: Cluster, setup: Setup, log: logging.Logger) -> ConsumerPort:
+    """Let commits go where ``kafka.offset_store`` says."""
+    settings = setup.settings
+    if (location := settings["offset_store"]) == KAFKA:
+        return noted_commits(consumer, setup, log)
+    topics: list[str] = settings["topics"] or []
+    context = StoreContext(
+        setup.group,
+        setup.topology,
+        setup.identity.topology_id,
+        settings["offset_store_password"],
+        cluster,
+        topic=topics[0] if len(topics) == 1 else "",
+    )
+    store = open_store(location, context)
+    found: ConsumerPort = stored_commits(
+        consumer, store, setup.group, log, adopt=settings["offset_store_adopt"], joins=setup.joins
+    )
+    return found
+
+
+def unknown_partitions(
+    consumer: ConsumerPort, setup: Setup, missing: Collection[str]
+) -> list[tuple[str, TopicPartition]]:
+    """Return each partition that settings name and that does not exist, with the setting; not of missing topics.
+
+    Those are warned of separately; and a topic that a pattern matches may appear later.
+    """
+    named = [
+        (key, tp)
+        for key in ("kafka.start_offsets", "kafka.stop_offsets")
+        for tp in offsets_of(key, setup.settings[key.removeprefix("kafka.")])
+    ]
+    some = partitions_named(setup.settings["partitions"])
+    named += [("kafka.partitions", TopicPartition(topic, number)) for topic in some for number in sorted(some[topic])]
+    named = [(key, tp) for key, tp in named if tp.topic not in missing]
+    known = {topic: consumer.partitions_for(topic) for topic in {tp.topic for _, tp in named}}
+    return [(key, tp) for key, tp in named if tp.partition not in known[tp.topic]]

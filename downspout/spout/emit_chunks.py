@@ -1,16 +1,29 @@
 """How chunks leave, and how their answers come back: a range of records of one partition is one tuple.
 
-It is ``downspout.spout.emit.record_emitter.RecordEmitter`` for ranges: the same ledger, limits, isolation and dead
-letters. What differs:
+A chunk's columns are the fields of the stream, in their order; row by row they hold what a tuple of a single record
+would (``downspout.spout.tuples``):
 
-* A chunk ends where something else begins: what an earlier owner has done, a record that failed in an earlier life (it
-  goes alone), one that is not in its format (it is dead-lettered at once, as always), the end of crash isolation's
-  window.
-* A chunk that fails is tried again in halves, without counting an attempt, until the culprit stands alone; it is a
-  record like any other then. So is one that times out while nothing else of its partition gets through: it may be more
-  than a bolt can do in that time. Otherwise it is tried again whole, and in halves after ``kafka.timeouts_max``.
+=================  ==========================================================
+offset, timestamp  int64
+partition          int32
+key, value         string; binary if ``kafka.key_format`` or
+                   ``kafka.value_format`` is bytes
+topic              string
+headers            map of string to binary; a name may come more than once
+origin             the struct of :mod:`downspout.origins`
+=================  ==========================================================
 
-The halves come from memory while there is room (``kafka.retry_cache_bytes``); else they are read again.
+:class:`ChunkEmitter` is a RecordEmitter for ranges: the same ledger, limits, isolation and dead letters. The
+differences:
+
+* A chunk ends before a record that an earlier owner has done, one that failed in an earlier life (it goes alone), one
+  that is not in its format (it is dead-lettered at once, as always), and at the end of crash isolation's window.
+* A chunk that fails is tried again in halves, without counting an attempt, until the bad record stands alone; from
+  then on it is a record like any other. The same holds for a chunk that times out while nothing else of its partition
+  gets through: it may be more than a bolt can do in that time. Otherwise it is tried again whole, and in halves after
+  ``kafka.timeouts_max``.
+
+The halves come from memory while there is room (``kafka.retry_cache_bytes``); otherwise they are read again.
 """
 
 from __future__ import annotations
@@ -19,18 +32,103 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
+import numpy as np
 import pyarrow as pa
 
 from downspout.component import Failure
+from downspout.dead_letters.replayed import PREFIX, origin_of
 from downspout.errors import USER_ERRORS, UserError
 from downspout.kafka.columns import RecordColumns
 from downspout.kafka.port import Record
 from downspout.ledger.message_id import range_id, range_of
 from downspout.ledger.offsets import RetryState
+from downspout.ledger.origin import Origin
+from downspout.origins import column_of, origins
 from downspout.spout.cursor import index_of, offset_at
-from downspout.spout.emit.chunk_maker import Unreadable
-from downspout.spout.emit.record_emitter import RecordEmitter
+from downspout.spout.emit_records import RecordEmitter
 from downspout.spout.partition import Partition
+
+TYPES = {"utf8": pa.string(), "bytes": pa.binary()}  # By the name of the format. Others have no column of one type.
+
+
+class UnreadableRowError(ValueError):
+    """A key or value is not in its format; :meth:`ChunkMaker.unreadable` finds which."""
+
+
+class ChunkMaker:
+    """Makes chunks of the records of one partition.
+
+    Args:
+        fields: the columns, of :data:`downspout.spout.tuples.FIELDS`.
+
+    >>> from downspout.kafka.columns import ColumnRecord
+    >>> first, second = ColumnRecord("t", 0, 7, 1000, None, b"a", []), ColumnRecord("t", 0, 9, 1001, b"k", b"b", [])
+    >>> maker = ChunkMaker(["offset", "key", "value"], "utf8", "bytes", "")
+    >>> maker.make(RecordColumns.of([first, second])).to_pylist()
+    [{'offset': 7, 'key': None, 'value': b'a'}, {'offset': 9, 'key': 'k', 'value': b'b'}]
+    """
+
+    def __init__(
+        self, fields: Sequence[str], key_format: str, value_format: str, topic_id: str, honour_replays: bool = True
+    ) -> None:
+        self._fields = list(fields)
+        self._formats = {"key": TYPES[key_format], "value": TYPES[value_format]}
+        self._topic_id = topic_id
+        # whether the origin of a replayed record is that of the record it stands for
+        self._honour_replays = honour_replays
+        makers: dict[str, Callable[[RecordColumns], Any]] = {
+            "topic": lambda rows: pa.repeat(pa.scalar(rows.topic, pa.string()), len(rows)),
+            "partition": lambda rows: pa.repeat(pa.scalar(rows.partition, pa.int32()), len(rows)),
+            "offset": lambda rows: pa.array(rows.offsets),
+            "timestamp": lambda rows: pa.array(rows.timestamps),
+            "key": lambda rows: self._text("key", rows.keys),
+            "value": lambda rows: self._text("value", rows.values),
+            "headers": _headers,
+            "origin": self._origins,
+        }
+        self._makers = [makers[field] for field in fields]
+
+    def make(self, rows: RecordColumns) -> pa.RecordBatch:
+        """Return the chunk of these rows. Raises UnreadableRowError: a key or value is not text."""
+        return pa.RecordBatch.from_arrays([make(rows) for make in self._makers], names=self._fields)
+
+    def unreadable(self, rows: RecordColumns) -> list[int]:
+        """Return which of the rows cannot be read."""
+        found: set[int] = set()
+        for name, column in (("key", rows.keys), ("value", rows.values)):
+            if name in self._fields and self._formats[name] == TYPES["utf8"]:
+                found.update(row for row, raw in enumerate(column.to_pylist()) if not _is_text(raw))
+        return sorted(found)
+
+    def _text(self, name: str, column: pa.BinaryArray) -> Any:
+        try:
+            return column.cast(self._formats[name])
+        except pa.ArrowInvalid as error:
+            raise UnreadableRowError(str(error)) from error
+
+    def _origins(self, rows: RecordColumns) -> Any:
+        if not (self._honour_replays and rows.may_have_header(PREFIX)):
+            return origins(rows.topic, self._topic_id, rows.partition, rows.offsets)
+        own = (Origin(rows.topic, self._topic_id, rows.partition, row.offset) for row in rows)
+        return column_of([origin_of(row, self._topic_id) or origin for row, origin in zip(rows, own, strict=True)])
+
+
+def _headers(rows: RecordColumns) -> Any:
+    import pyarrow.compute as pc  # a quarter of a second of CPU, which few need
+
+    found = rows.headers()
+    pairs = found.flatten()
+    places: Any = pa.array(np.concatenate([[0], np.cumsum(pc.list_value_length(found).to_numpy())]), pa.int32())
+    return pa.MapArray.from_arrays(places, pairs.field(0), pairs.field(1))
+
+
+def _is_text(raw: bytes | None) -> bool:
+    try:
+        (raw or b"").decode()
+    except UnicodeDecodeError:
+        return False
+    return True
+
 
 Emit = Callable[..., Any]
 
@@ -95,7 +193,7 @@ class ChunkEmitter(RecordEmitter):
         chosen = self._fitting(rows[at : min(index_of(rows, free), bad)])
         try:
             made = Made(chosen, part.make_chunk.make(chosen))
-        except Unreadable:
+        except UnreadableRowError:
             if cursor.unreadable is not None:
                 raise
             cursor.unreadable = part.make_chunk.unreadable(RecordColumns.of(rows))
@@ -162,7 +260,7 @@ class ChunkEmitter(RecordEmitter):
         start, end = int(offsets[0]), int(offsets[-1]) + 1
         self._metrics.compacted += part.ledger.emit_part(key, start, end, len(offsets), now)
         for offset in part.forget_done() if self._hooks else ():
-            self._hooks.done(part, offset)
+            self._hooks.done(part.tp, offset)
         self._metrics.retries += len(offsets)
         if made.batch is None:
             self._exhaust_unreadable(part, made.rows[-1], now)
@@ -193,7 +291,7 @@ class ChunkEmitter(RecordEmitter):
         if self._hooks:
             part.listened[start] = offsets.tolist()
             for record in made.rows:
-                self._hooks.emitted(part, record.offset, part.make(record))
+                self._hooks.emitted(part.tp, record.offset, part.make(record))
         if self.tracing is not None:
             self.tracing.chunk(part.tp, made.rows, part.prefix)
         # In flight before it leaves: without ackers the ack comes inside emit.
@@ -216,7 +314,7 @@ class ChunkEmitter(RecordEmitter):
         while True:
             try:
                 return Made(rows, part.make_chunk.make(rows))
-            except Unreadable:
+            except UnreadableRowError:
                 if len(rows) == 1:
                     return Made(rows, None)
                 rows = rows[: len(rows) // 2]
@@ -245,7 +343,7 @@ class ChunkEmitter(RecordEmitter):
             part.retry_cache.release(start, part.ledger)
         if self._hooks:
             for offset in [*part.listened.pop(start, ()), *(part.forget_done() if part.last_failures else ())]:
-                self._hooks.done(part, offset)
+                self._hooks.done(part.tp, offset)
         return True
 
     def ack_many(self, tup_ids: Iterable[str]) -> None:
@@ -283,7 +381,7 @@ class ChunkEmitter(RecordEmitter):
         part.retry_cache.keep_failed(offset, retry.end, part.cursor.waiting)
         for each in listened or (offset,):  # the listener hears of each, also of those that the log's cleaner takes
             self._set_back(part, each, failure)
-            self._hooks.retried(part, each)
+            self._hooks.retried(part.tp, each)
         if not failure.outage:
             part.remember(offset, 0, end=retry.end)  # if its transaction is aborted, they leave one by one
         return True

@@ -1,6 +1,13 @@
-"""Commits: the next offset to read, with what is done beyond it in the metadata, for what is ours and nothing else.
+"""Commits: the next offset to read, with what is done beyond it in the metadata, for the partitions that are ours.
 
-:func:`commit` goes by what is acked, :func:`commit_positions` by what was read.
+:func:`commit_acked` commits what is acked, :func:`commit_positions` what was read; both wait for the broker's answer.
+
+:class:`AsyncCommits` sends and does not wait (``kafka.commit=async`` and ``combined``): at most one commit is on its
+way. Of two either may arrive last, above all if one is sent again after an error, and Kafka stores what arrives last,
+even if it is lower. So none is sent before the last one is answered, and none is ever sent again: after a failure the
+next commit says how far the spout has come by then. A commit that is waited for lets the one on its way have its
+answer first. The client delivers an answer in the middle of a later call, such as a poll. It is only recorded there;
+the session acts on it in its own turn, when it knows which partitions are still its own.
 """
 
 from __future__ import annotations
@@ -14,16 +21,18 @@ from kafka.errors import KafkaError, OffsetMetadataTooLargeError
 from downspout.kafka.port import ConsumerPort, OffsetAndMetadata, TopicPartition
 from downspout.ledger.isolation import Isolation
 from downspout.ledger.metadata import ENDED, encode
-from downspout.spout.group.start_offsets import Identity, MetadataLimit
 from downspout.spout.partition import Partition
+from downspout.spout.settings import Identity, MetadataLimit
 
 Due = dict[TopicPartition, tuple[Partition, int, str, Isolation]]
 """What is to be committed: offset and metadata of each partition, and the isolation that these hold."""
 
+
 Heard = Callable[[Mapping[TopicPartition, int], KafkaError | None], None]
 """Hears which offsets a commit was for, and how it ended."""
 
-log = logging.getLogger("downspout.spout")
+
+_LOG = logging.getLogger("downspout.spout")
 
 
 def commit_fitting(limit: MetadataLimit, send: Callable[[], bool]) -> bool:
@@ -52,7 +61,7 @@ def fits_next(limit: MetadataLimit, error: KafkaError) -> bool:
     refused = limit.bytes_max
     if not (isinstance(error, OffsetMetadataTooLargeError) and limit.lower()):
         return False
-    log.info(
+    _LOG.info(
         "the broker refuses %s bytes of metadata for a commit (offset.metadata.max.bytes): it gets %s",
         f"{refused:,}",
         f"{limit.bytes_max:,}",
@@ -88,7 +97,7 @@ class CommitFailurePolicy:
                 yield offset, min(failures, attempts_max)
 
 
-def commit(
+def commit_acked(
     consumer: ConsumerPort,
     parts: Iterable[Partition],
     identity: Identity,
@@ -119,33 +128,33 @@ def commit(
         if not due:
             return False
         try:
-            consumer.commit(requested(due))
+            consumer.commit(requests_of(due))
         except KafkaError as error:
-            failed(due, error, limit, heard)
+            note_failed(due, error, limit, heard)
             raise
-        committed(consumer, due, now)
-        heard(offsets_of(due), None)
+        note_committed(consumer, due, now)
+        heard(next_offsets(due), None)
         return True
 
     return commit_fitting(limit, send)
 
 
-def requested(due: Due) -> dict[TopicPartition, OffsetAndMetadata]:
+def requests_of(due: Due) -> dict[TopicPartition, OffsetAndMetadata]:
     """Return what a client is to commit."""
     return {tp: OffsetAndMetadata(point, metadata, -1) for tp, (_, point, metadata, _) in due.items()}
 
 
-def offsets_of(due: Due) -> dict[TopicPartition, int]:
+def next_offsets(due: Due) -> dict[TopicPartition, int]:
     """Return the next offset to read of each partition."""
     return {tp: point for tp, (_, point, _, _) in due.items()}
 
 
-def failed(due: Due, error: KafkaError, limit: MetadataLimit, heard: Heard) -> None:
+def note_failed(due: Due, error: KafkaError, limit: MetadataLimit, heard: Heard) -> None:
     """The broker may have these commits, or not; that it is to have them with less metadata is no failure."""
     for part, *_ in due.values():
         part.commits.in_doubt()
     if not (isinstance(error, OffsetMetadataTooLargeError) and limit.bytes_max):
-        heard(offsets_of(due), error)
+        heard(next_offsets(due), error)
 
 
 def due_commits(
@@ -157,7 +166,7 @@ def due_commits(
     last: bool,
     failure_policy: CommitFailurePolicy | None,
 ) -> Due:
-    """Return what is to be committed: what has changed, or is old. Arguments as for :func:`commit`."""
+    """Return what is to be committed: what has changed, or is old. Arguments as for :func:`commit_acked`."""
     due: Due = {}
     for part in parts:
         point = part.commit_point(consumer)
@@ -169,7 +178,7 @@ def due_commits(
     return due
 
 
-def committed(consumer: ConsumerPort, due: Due, now: int) -> None:
+def note_committed(consumer: ConsumerPort, due: Due, now: int) -> None:
     """The broker has these commits."""
     for part, point, metadata, state in due.values():
         part.commits.sent(point, metadata, now)
@@ -245,3 +254,65 @@ def _metadata(
         isolation=isolation,
         bytes_max=identity.metadata_limit.bytes_max,
     )
+
+
+OVERDUE_MS = 120_000
+"""So long after a commit was sent its answer is waited for: the client gives up a request long before that."""
+
+
+class AsyncCommits:
+    """The commit of a session that is on its way."""
+
+    def __init__(self, consumer: ConsumerPort, limit: MetadataLimit, heard: Heard) -> None:
+        self._consumer, self._limit, self._heard = consumer, limit, heard
+        self._due: Due = {}  # What it is for; empty: none is on its way
+        self._answer: list[KafkaError | None] = []
+        self._sent_at = 0  # in ms
+
+    @property
+    def is_out(self) -> bool:
+        """Whether one was sent whose answer was not taken."""
+        return bool(self._due)
+
+    @property
+    def is_answered(self) -> bool:
+        """Whether there is an answer to take."""
+        return bool(self._answer)
+
+    def is_overdue(self, now: int) -> bool:
+        """Return whether the answer has not come for too long; while a bolt keeps the loop none is taken, either."""
+        return self.is_out and not self.is_answered and now - self._sent_at >= OVERDUE_MS
+
+    def send(self, due: Due, now: int) -> None:
+        """Send a commit at a time in ms; none may be on its way.
+
+        Raises:
+            KafkaError: what the client raises at once.
+        """
+        assert not self._due, "a commit is on its way"
+        if due:
+            answer: list[KafkaError | None] = []
+            self._consumer.commit_async(requests_of(due), answer.append)
+            self._due, self._answer, self._sent_at = due, answer, now
+
+    def take_answer(self, parts: Mapping[TopicPartition, Partition], now: int) -> bool:
+        """Act on the answer; return whether the broker has it, and False if it is to get less metadata.
+
+        Args:
+            parts: what is ours now; what was taken away meanwhile is left alone.
+            now: the time in ms.
+
+        Raises:
+            KafkaError: the commit failed.
+        """
+        due, (error,) = self._due, self._answer
+        self._due, self._answer = {}, []
+        if error is None:
+            self._limit.is_known = True
+            note_committed(self._consumer, {tp: each for tp, each in due.items() if parts.get(tp) is each[0]}, now)
+            self._heard(next_offsets(due), None)
+            return True
+        note_failed(due, error, self._limit, self._heard)
+        if not fits_next(self._limit, error):
+            raise error
+        return False

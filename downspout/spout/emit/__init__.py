@@ -1,1 +1,0 @@
-"""What leaves: records as tuples or chunks, and what their acks and fails decide."""
