@@ -26,7 +26,7 @@ from downspout.dead_letters.dead_letter import DeadLetters
 from downspout.dead_letters.rejected import DeadLetterWriter, Rejected
 from downspout.errors import RecordError
 from downspout.kafka.clusters import cluster_for
-from downspout.kafka.rereading import Rereader
+from downspout.kafka.scan import Rereader
 from downspout.ledger.origin import Origin
 from downspout.origins import each
 from downspout.settings.secrets import with_secrets

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 beside: list[Callable[[Any, Any], Any]] = []
 """What opens, for a graph and its settings, what goes on beside a run (``downspout.run.call``)."""
 schemes: dict[str, Callable[[], Any]] = {}
-"""What says where the cluster is that a name in ``kafka.bootstrap`` stands for (``downspout.kafka.schemes``)."""
+"""What says where the cluster is that a name in ``kafka.bootstrap`` stands for (``downspout.kafka.clusters``)."""
 stores: dict[str, Callable[[str, Any], Any]] = {}
 """What opens the offset stores whose URL has a scheme (``downspout.spout.ports``)."""
 notes: list[Callable[[Path, str], Any]] = []

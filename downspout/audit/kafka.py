@@ -12,22 +12,19 @@ from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
-from kafka.errors import KafkaError, OffsetOutOfRangeError
+from kafka.errors import KafkaError
 
 from downspout import offset_ranges
 from downspout.dead_letters.dead_letter import read_copies
 from downspout.errors import BrokerError, coordinates
 from downspout.kafka.port import Cluster, ConsumerPort, Record, TopicPartition
+from downspout.kafka.scan import scan
 from downspout.kafka.unreadable import Limits
 from downspout.ledger.origin import Origin
 from downspout.offset_ranges import OffsetRange, OffsetRanges
 from downspout.sink.log.commit_log import read_entries
 from downspout.spout.starts import partitions_of
 
-POLL_MS = 200
-POLL_RECORDS = 2_000
-IDLE_POLLS_MAX = 150
-"""Polls in a row that bring nothing (30 s) before the audit gives up on a broker that claims to have more."""
 JUMP_OVER = 5_000
 """Offsets between two wanted ranges that are rather read than sought over: a seek drops what was fetched."""
 
@@ -99,31 +96,13 @@ class KafkaSide:
             raise _no_answer(coordinates(log.topic, log.partition), error) from error
 
     def _read(self, partition: TopicPartition, start: int, end: int) -> Iterator[Record]:
-        self._consumer.seek(partition, start)
-        idle = 0
-        # By position and not by the number of records: the last offsets of a range may hold none.
-        while (position := self._consumer.position(partition)) < end:
-            try:
-                records = self._consumer.poll(POLL_MS, POLL_RECORDS).get(partition, ())
-            except OffsetOutOfRangeError:  # retention has moved the start while we read
-                earliest = self._consumer.beginning_offsets([partition])[partition]
-                if earliest <= position:
-                    raise
-                self._consumer.seek(partition, earliest)
-                continue
+        log = partition.topic, partition.partition
+        for records in scan(self._consumer, partition, start, end):
             for note in self._consumer.take_unreadable():
-                known = self.unreadable.get((partition.topic, partition.partition), [])
-                self.unreadable[partition.topic, partition.partition] = offset_ranges.union(
-                    known, [(note.offset, note.end)]
-                )
-            broken = self.unreadable.get((partition.topic, partition.partition), [])
-            for record in records:
-                if record.offset < end and not (broken and offset_ranges.holds(broken, record.offset)):
-                    yield record
-            idle = idle + 1 if self._consumer.position(partition) == position else 0
-            if idle > IDLE_POLLS_MAX:
-                place = coordinates(partition.topic, partition.partition, position)
-                raise BrokerError(f"{place}: nothing comes, though the log goes on", cure="check the broker")
+                known = self.unreadable.get(log, [])
+                self.unreadable[log] = offset_ranges.union(known, [(note.offset, note.end)])
+            broken = self.unreadable.get(log, [])
+            yield from (each for each in records if not (broken and offset_ranges.holds(broken, each.offset)))
 
 
 def _groups(wanted: Sequence[OffsetRange]) -> Iterator[tuple[int, int, OffsetRanges]]:

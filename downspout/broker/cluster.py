@@ -23,7 +23,7 @@ from downspout.broker.broker_files import Cluster
 from downspout.broker.embedded import START_S_MAX, EmbeddedKafka
 from downspout.errors import BrokerError, ConfigError
 from downspout.kafka.client import KafkaCluster
-from downspout.kafka.commit_ages import partition_of_group
+from downspout.kafka.describing import partition_of_group
 from downspout.system import files
 from downspout.system.locks import FileLock
 from downspout.system.ports import HOST, free_port, is_free

@@ -27,7 +27,7 @@ from downspout.broker.security import Security, argument_file, check_wanted, dec
 from downspout.clock import SYSTEM_CLOCK, Clock
 from downspout.errors import BrokerError, DownspoutError
 from downspout.kafka import address
-from downspout.kafka.handshake import RefusedError
+from downspout.kafka.address import RefusedError
 from downspout.settings import folders
 from downspout.system import files, jars, ports, process
 from downspout.system.locks import FileLock, is_held

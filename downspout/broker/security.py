@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from downspout.errors import BrokerError, ConfigError
-from downspout.kafka.handshake import MECHANISMS
+from downspout.kafka.address import MECHANISMS
 from downspout.settings.secrets import resolve_client
 from downspout.system import files
 from downspout.system.ports import HOST

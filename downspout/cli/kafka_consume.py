@@ -18,7 +18,7 @@ from downspout.formatting import counted
 
 if TYPE_CHECKING:
     from downspout.kafka.port import Cluster, Record
-    from downspout.kafka.reading import Place
+    from downspout.kafka.scan import LogPoint
 
 FORMATS = ("utf8", "json", "base64", "hex")  # bytes that are not in the format are shown as text, or in base64
 PLACES = "beginning, end, an offset, or a time such as 2026-01-31T12:00 (UTC)"
@@ -61,7 +61,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def consume(arguments: argparse.Namespace, cluster: Callable[[], Cluster]) -> int:
     """Print the records; return the exit code."""
-    from downspout.kafka.reading import TopicReader
+    from downspout.kafka.scan import TopicReader
     from downspout.offsets.group_offsets import refuse_members
 
     start, until = _places(arguments)
@@ -88,9 +88,9 @@ def _note(text: str) -> None:
     print(f"note: {text}", file=sys.stderr, flush=True)
 
 
-def _places(arguments: argparse.Namespace) -> tuple[Place | None, Place | None]:
+def _places(arguments: argparse.Namespace) -> tuple[LogPoint | None, LogPoint | None]:
     """Return where to begin and where to stop; None: where the group stands, and never."""
-    from downspout.kafka.reading import END
+    from downspout.kafka.scan import END
 
     if arguments.follow and arguments.until is not None:
         raise ConfigError("--follow and --until contradict each other", cure="one of them")
@@ -100,20 +100,20 @@ def _places(arguments: argparse.Namespace) -> tuple[Place | None, Place | None]:
     return start, parse_place("--until", arguments.until)
 
 
-def parse_place(option: str, text: str) -> Place:
+def parse_place(option: str, text: str) -> LogPoint:
     """Return a place in a log; a number is an offset.
 
     >>> parse_place("--from", "17"), parse_place("--from", "1970-01-01T00:00:01")
-    (Place(kind='offset', value=17), Place(kind='time', value=1000))
+    (LogPoint(kind='offset', value=17), LogPoint(kind='time', value=1000))
     """
-    from downspout.kafka.reading import BEGINNING, END, Place
+    from downspout.kafka.scan import BEGINNING, END, LogPoint
 
     if text in ("beginning", "end"):
         return BEGINNING if text == "beginning" else END
     if re.fullmatch(r"[0-9]{1,18}", text):
-        return Place("offset", int(text))
+        return LogPoint("offset", int(text))
     try:
-        return Place("time", parse_time(option, text))
+        return LogPoint("time", parse_time(option, text))
     except ConfigError:
         raise ConfigError(f"{option} {text} is not a place in a topic", cure=PLACES) from None
 

@@ -17,9 +17,8 @@ from downspout.engine.graph import Component, Graph
 from downspout.engine.load import load
 from downspout.engine.values import reads, resolve
 from downspout.errors import ConfigError, coordinates
-from downspout.kafka.clusters import cluster_for
+from downspout.kafka.clusters import access_with, cluster_for
 from downspout.kafka.port import ConsumerPort, TopicPartition
-from downspout.kafka.schemes import access_with
 from downspout.settings.secrets import is_secret, resolve_client
 from downspout.settings.table import CLIENT_PREFIX, parse_scope
 from downspout.spout.settings import dead_letter_topic, offsets_of, reading

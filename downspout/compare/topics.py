@@ -12,10 +12,10 @@ import pyarrow as pa
 from downspout.errors import ConfigError
 from downspout.kafka.client import KafkaCluster, connection_properties
 from downspout.kafka.port import TopicPartition
+from downspout.kafka.scan import scan
 from downspout.settings.secrets import resolve_client
 from downspout.settings.table import parse_scope
 
-POLL_MS, PER_POLL_MAX = 500, 10_000
 OTHER_WAYS = ("topic_field", "topic_function", "mapper")
 
 
@@ -54,11 +54,9 @@ class WrittenTopic:
         with closing(self.cluster().consumer(group=None)) as consumer:
             places = [TopicPartition(topic, number) for number in sorted(consumer.partitions_for(topic))]
             ends = consumer.end_offsets(places)
-            consumer.assign(places)
             for tp, start in consumer.beginning_offsets(places).items():
-                consumer.seek(tp, start)
-            while any(consumer.position(tp) < end for tp, end in ends.items()):
-                for records in consumer.poll(POLL_MS, PER_POLL_MAX).values():
+                consumer.assign([tp])
+                for records in scan(consumer, tp, start, ends[tp]):
                     rows += [(_text(r.key), _text(r.value), _headers(r.headers)) for r in records]
         columns = zip(*rows, strict=True) if rows else ((), (), ())
         return pa.Table.from_pydict(dict(zip(self.schema.names, map(list, columns), strict=True)), schema=self.schema)

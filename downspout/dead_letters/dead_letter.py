@@ -20,13 +20,14 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
 
-from kafka.errors import KafkaError, OffsetOutOfRangeError
+from kafka.errors import KafkaError
 
 from downspout.component import Failure
 from downspout.dead_letters.written import Written, WrittenLetters
 from downspout.errors import BrokerError, coordinates
 from downspout.kafka.port import Cluster, ConsumerPort, ProducerPort, Record, TopicPartition
 from downspout.kafka.retry_gate import cure_of, describe
+from downspout.kafka.scan import scan
 from downspout.kafka.unreadable import CUT_BYTES, Unreadable
 
 PREFIX = "__downspout.errors."
@@ -35,8 +36,6 @@ RECORD_BYTES_MAX = 64 * 1024 * 1024
 MESSAGE_CHARS_MAX = 1_000
 STACK_CHARS_MAX = 8_000
 OFFSETS_MAX = 1 << 31  # No batch has more offsets, whatever a dead letter says
-POLL_MS = 200
-IDLE_POLLS_MAX = 150
 """Polls in a row that bring nothing (30 s) before a reader gives up on a broker that claims to have more."""
 
 _OFFSET, _ATTEMPTS = PREFIX + "offset", PREFIX + "attempts"
@@ -354,21 +353,9 @@ def _read_all(consumer: ConsumerPort, topic: str, before: Mapping[int, int] | No
         ends = {partition: min(end, before[partition.partition]) for partition, end in ends.items()}
     for partition in partitions:
         consumer.assign([partition])
-        consumer.seek(partition, consumer.beginning_offsets([partition])[partition])
-        idle = 0
-        while (position := consumer.position(partition)) < ends[partition]:
-            try:
-                records = consumer.poll(POLL_MS, 500).get(partition, ())
-            except OffsetOutOfRangeError:  # its start has moved while we read
-                consumer.seek(partition, consumer.beginning_offsets([partition])[partition])
-                continue
-            yield from (record for record in records if record.offset < ends[partition])
-            idle = idle + 1 if consumer.position(partition) == position else 0
-            if idle > IDLE_POLLS_MAX:
-                place = coordinates(topic, partition.partition, position)
-                raise BrokerError(
-                    f"{place}: nothing comes, but the log ends at {ends[partition]}", cure="check the broker"
-                )
+        start = consumer.beginning_offsets([partition])[partition]
+        for records in scan(consumer, partition, start, ends[partition]):
+            yield from records
 
 
 @lru_cache(maxsize=1_000)

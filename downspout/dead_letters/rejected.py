@@ -27,8 +27,8 @@ from downspout.component import Failure
 from downspout.dead_letters.dead_letter import INCOMPLETE, DeadLetters
 from downspout.errors import BrokerError, RecordError, coordinates
 from downspout.kafka.port import Record
-from downspout.kafka.rereading import Place, Rereader
 from downspout.kafka.retry_gate import LogThrottle, describe, may_pass
+from downspout.kafka.scan import RecordPlace, Rereader
 from downspout.ledger.origin import Origin
 from downspout.ledger.retry_schedule import Backoff
 
@@ -60,7 +60,7 @@ class Rejected:
     tries: int = 0  # to read it again
 
     @property
-    def place(self) -> Place:
+    def place(self) -> RecordPlace:
         """Where the record is."""
         return (self.origin.topic, self.origin.topic_id, self.origin.partition, self.origin.offset)
 
@@ -195,7 +195,7 @@ class DeadLetterWriter:
                 self._sent = batch
             self._fail(error)
 
-    def _records(self, batch: list[Rejected]) -> dict[Place, Record]:
+    def _records(self, batch: list[Rejected]) -> dict[RecordPlace, Record]:
         """Return the records of rows, as they are known or read again; some may take another call."""
         records = {row.place: row.record() for row in batch if row.is_known}
         wanted = [row for row in batch if row.place not in records]

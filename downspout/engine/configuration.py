@@ -8,7 +8,7 @@ from downspout.clock import SYSTEM_CLOCK, Clock
 from downspout.engine.graph import Graph
 from downspout.engine.topology_ids import topology_id
 from downspout.engine.values import Settings, reads
-from downspout.kafka.schemes import Access, access_of
+from downspout.kafka.clusters import Access, access_of
 from downspout.settings.table import CLIENT_PREFIX, parse_scope
 from downspout.spout.settings import dead_letter_topic
 

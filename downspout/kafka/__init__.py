@@ -1,15 +1,15 @@
-"""Kafka: a client behind a port, columns from the wire, and what is changed about kafka-python.
+"""Kafka: a client behind a port, columns from the wire, and workarounds for kafka-python.
 
-* ``port``: what the rest of the library knows of Kafka: a cluster, its consumers and producers. ``clusters`` finds one
-  by its bootstrap string, and ``schemes`` lets a name stand for an address (``embedded``, for the broker of that name).
-* ``client``, ``consumer``, ``producer``: the port on real brokers. ``joining`` says what is changed about groups,
-  ``producer_batches`` fills batches, ``client_values`` checks properties, ``noise`` filters logs.
-* ``address``, ``handshake``, ``frames``: one question to one address, before a client is made.
-* ``columns``: fetched batches as numpy and Arrow arrays; ``unreadable``: what cannot be given whole.
-* ``retry_gate``: errors that pass, and when to try again; ``rereading``: records read again by their places.
-* ``patches``: every place that touches a private name of kafka-python, one file per fault.
+* ``port``: what the rest of the library knows about Kafka: a cluster, its consumers and producers. ``clusters`` finds
+  one by its bootstrap string; ``address`` says why an address cannot be used.
+* ``client``, ``consumer``, ``producer``: the port on real brokers. ``describing`` is what administrators ask,
+  ``producer_batches`` fills batches, ``partitioners`` choose partitions, ``client_values`` checks properties,
+  ``log_filters`` filters the client's log.
+* ``columns``: fetched batches as numpy and Arrow arrays; ``unreadable``: records that cannot be returned whole.
+* ``scan``: part of a log, by position; ``retry_gate``: which errors pass, and when to try again.
+* ``patches``: the only modules that use private names of kafka-python.
 
-It imports nothing when it is imported, so that a command that needs an address alone does not load the client.
+Importing the package imports nothing else, so a command that needs only an address does not load the client.
 """
 
 from __future__ import annotations
@@ -19,29 +19,27 @@ from downspout.exports import offered
 __getattr__, __all__ = offered(
     __name__,
     {
-        "retry_gate": "RetryGate",
-        "patches.unknown_leaders": "ask_leaders",
-        "patches.silent_expiry": "keep_reasons",
-        "patches.lost_seeks": "atomic_seek",
-        "patches.fetches_alike": "gathering",
-        "address": "ask_all",
+        "address": "HungUpError ListenerProtocol NotKafkaError RefusedError ask_all parse_bootstrap",
         "client": "KafkaCluster",
+        "client_values": "producer_properties",
         "clusters": "cluster_for",
         "columns": "ColumnRecord RecordColumns",
         "columns.batch": "batches",
         "columns.decode": "decode",
-        "columns.fetch": "bounded column_records",
-        "columns.varints": "NotStraight",
+        "columns.fetcher": "bounded column_records",
+        "columns.wire": "FastPathMiss decoded_headers encoded_headers",
         "consumer": "KafkaConsumerPort watched",
         "describing": "NO_LEADER",
-        "frames": "NotKafkaError",
-        "partitioners": "Partitions partition_of_key",
+        "partitioners": "Partitions StuckPartitions partition_of_key",
+        "patches.connecting": "WideSocket",
+        "patches.fetching": "ask_leaders atomic_seek gathering",
+        "patches.producing": "keep_reasons",
         "port": (
-            "TransactionalPort "
-            "Cluster ConsumerPort GroupDescription GroupMember GroupMembership LogState OffsetAndMetadata "
-            "OpenTransaction ProducerPort Record Sent TopicPartition TopicState"
+            "Cluster ConsumerPort Fetches GroupDescription GroupMember GroupMembership LogState OffsetAndMetadata "
+            "OpenTransaction ProducerPort Record Sent TopicPartition TopicState TransactionalPort"
         ),
-        "reading": "TopicReader",
+        "retry_gate": "RetryGate answer_of",
+        "scan": "END LogPoint Rereader TopicReader scan",
         "unreadable": "CUT_BYTES Limits Tolerance Unreadable",
     },
 )

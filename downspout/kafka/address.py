@@ -1,8 +1,9 @@
-"""Bootstrap strings: what they say, who answers at an address, and what is wrong where nobody does.
+"""Bootstrap strings: their addresses, and the reason if an address cannot be used.
 
-A client retries in the background until its time is over and cannot say what is wrong. Here one question is asked of
-one address, without a client: nobody listens, the name does not resolve, something else listens, a broker listens and
-refuses us, or a broker of this cluster answers.
+A client retries in the background until its time is over, and cannot say what is wrong: a wrong password and an expired
+certificate end as "timed out". Here one question is asked of one address without a client. The answer distinguishes:
+nobody listens, the host name is unknown, something other than Kafka listens, a broker refuses us (TLS or SASL, with the
+broker's words and a cure), or a broker answers. No message holds a secret.
 """
 
 from __future__ import annotations
@@ -15,14 +16,308 @@ import threading
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from downspout.errors import ConfigError
-from downspout.kafka import handshake
-from downspout.kafka.frames import NotKafkaError, exchange
+from kafka.net.sasl import get_sasl_mechanism
 
-__all__ = ["START", "Answer", "NotKafkaError", "Trouble", "ask", "ask_all", "parse_bootstrap"]
+from downspout.errors import ConfigError
+from downspout.kafka.patches.connecting import tls_context
+
+# --- One question on a connection ---
+
+
+ANSWER_BYTES_MAX = 4 * 1024 * 1024
+TLS_ALERT = b"\x15\x03"
+CLIENT_ID = b"downspout"
+
+
+class NotKafkaError(Exception):
+    """Something answered, or hung up, but not as a Kafka broker does."""
+
+
+class HungUpError(NotKafkaError):
+    """The connection was closed, or a TLS alert came: a broker does this if the security protocol is wrong."""
+
+
+class AnswerReader:
+    """Reads the numbers and texts of an answer, one after the other.
+
+    >>> reader = AnswerReader(bytes([0, 0, 0, 7, 0, 2]) + b"ab" + bytes([255, 255]))
+    >>> reader.number(">i"), reader.text(), reader.text()
+    (7, 'ab', '')
+    """
+
+    def __init__(self, answer: bytes) -> None:
+        self._answer = answer
+        self._place = 0
+
+    def number(self, form: str) -> int:
+        """Return the next number, of this form of ``struct``."""
+        try:
+            (value,) = struct.unpack_from(form, self._answer, self._place)
+        except struct.error:
+            raise NotKafkaError("the answer is cut short") from None
+        self._place += struct.calcsize(form)
+        return int(value)
+
+    def data(self, form: str) -> bytes:
+        """Return the next bytes, whose length precedes them; a null is empty."""
+        size = max(self.number(form), 0)  # -1 stands for null
+        if self._place + size > len(self._answer):
+            raise NotKafkaError("the answer is cut short")
+        self._place += size
+        return self._answer[self._place - size : self._place]
+
+    def text(self) -> str:
+        """Return the next text."""
+        try:
+            return self.data(">h").decode()
+        except UnicodeDecodeError as error:
+            raise NotKafkaError(f"the answer cannot be read: {error}") from None
+
+
+def text(value: str) -> bytes:
+    """Return a text as requests have it."""
+    encoded = value.encode()
+    return struct.pack(">h", len(encoded)) + encoded
+
+
+def exchange(connection: socket.socket, key: int, version: int, body: bytes) -> AnswerReader:
+    """Ask, and return what follows the header of the answer.
+
+    ``key`` and ``version`` say which request; a version whose headers are not of the flexible kind.
+
+    Raises:
+        OSError: the connection broke, or nothing came in time.
+    """
+    header = struct.pack(">hhih", key, version, 1, len(CLIENT_ID)) + CLIENT_ID
+    connection.sendall(struct.pack(">i", len(header) + len(body)) + header + body)
+    start = _read(connection, 4)
+    if start[:2] == TLS_ALERT:
+        raise HungUpError("a TLS alert came for an answer")
+    (size,) = struct.unpack(">i", start)
+    if not 6 <= size <= ANSWER_BYTES_MAX:
+        raise NotKafkaError("it answers, but not as a Kafka broker")
+    reader = AnswerReader(_read(connection, size))
+    if reader.number(">i") != 1:
+        raise NotKafkaError("the answer is to another question")
+    return reader
+
+
+def _read(connection: socket.socket, size: int) -> bytes:
+    parts = b""
+    while len(parts) < size:
+        part = connection.recv(size - len(parts))
+        if not part:
+            raise HungUpError("the connection was closed without an answer")
+        parts += part
+    return parts
+
+
+# --- TLS and SASL ---
+
+
+PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
+MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
+"""Those by user and password; a listener may want others, which are left to the client."""
+
+OTHER_MECHANISMS = ("GSSAPI", "OAUTHBEARER", "AWS_MSK_IAM")
+SASL_HANDSHAKE, SASL_AUTHENTICATE = 17, 36
+UNSUPPORTED_MECHANISM, NO_SASL_HERE = 33, 34
+ROUNDS_MAX = 4
+FILES = ("ssl_cafile", "ssl_certfile", "ssl_keyfile", "ssl_crlfile")
+
+
+class RefusedError(Exception):
+    """A broker is there and refuses us; ``cure`` says what would help."""
+
+    def __init__(self, what: str, cure: str) -> None:
+        super().__init__(what)
+        self.cure = cure
+
+
+class ListenerProtocol(NamedTuple):
+    """The security protocol of a port."""
+
+    protocol: str
+    mechanisms: tuple[str, ...] = ()
+
+
+def protocol_of(client: Mapping[str, Any]) -> str:
+    """Return the security protocol that properties of a client name."""
+    return str(client.get("security_protocol") or "PLAINTEXT")
+
+
+def check_client(client: Mapping[str, Any]) -> None:
+    """Raise where properties of a client about TLS and SASL cannot work, whatever the broker.
+
+    Raises:
+        ConfigError: an unknown protocol or mechanism, no user or password, a file that cannot be read.
+
+    >>> check_client({"security_protocol": "SASL_SSL", "sasl_mechanism": "PLAIN"})
+    Traceback (most recent call last):
+        ...
+    downspout.errors.ConfigError: kafka.client.sasl_plain_username is not set, and PLAIN needs it. Try: ...
+    """
+    check_names(client)
+    if protocol_of(client).endswith("SSL"):
+        _tls(client)
+
+
+def check_names(client: Mapping[str, Any]) -> None:
+    """Raise as :func:`check_client`, without a look at files."""
+    for name, value in client.items():
+        if name.startswith(("sasl_plain_", "ssl_password")) and not isinstance(value, str | None):
+            raise ConfigError(f"kafka.client.{name} is not text", cure="quotes around it")
+    protocol = protocol_of(client)
+    if protocol not in PROTOCOLS:
+        raise ConfigError(f"kafka.client.security_protocol = {protocol!r} is unknown", cure=", ".join(PROTOCOLS))
+    if protocol.startswith("SASL_"):
+        mechanism = client.get("sasl_mechanism")
+        if mechanism not in MECHANISMS + OTHER_MECHANISMS:
+            what = f"= {mechanism!r} is unknown" if mechanism else f"is not set, and {protocol} needs it"
+            raise ConfigError(f"kafka.client.sasl_mechanism {what}", cure=", ".join(MECHANISMS))
+        for name in ("sasl_plain_username", "sasl_plain_password") if mechanism in MECHANISMS else ():
+            if not client.get(name):
+                example = "env:KAFKA_PASSWORD" if name.endswith("password") else "a user"
+                raise ConfigError(
+                    f"kafka.client.{name} is not set, and {mechanism} needs it", cure=f"kafka.client.{name}={example}"
+                )
+
+
+def _tls(client: Mapping[str, Any]) -> ssl.SSLContext:
+    """Return what the client would use for TLS."""
+    for name in FILES:
+        if client.get(name):
+            try:
+                with open(client[name], "rb"):
+                    pass
+            except OSError as error:
+                raise ConfigError(
+                    f"kafka.client.{name} = {client[name]!r} cannot be read: {error.strerror}", cure="another file"
+                ) from None
+    try:
+        return tls_context(client)
+    except (ssl.SSLError, OSError, ValueError) as error:
+        named = ", ".join(f"kafka.client.{name}" for name in FILES if client.get(name))
+        reason = getattr(error, "reason", None) or type(error).__name__
+        raise ConfigError(f"{named} cannot be used: {reason}", cure="PEM files, and ssl_password of the key") from None
+
+
+def can_enter(client: Mapping[str, Any]) -> bool:
+    """Return whether :func:`enter` can make all steps; otherwise SASL is left to the client."""
+    return not protocol_of(client).startswith("SASL_") or client.get("sasl_mechanism") in MECHANISMS
+
+
+def enter(connection: socket.socket, host: str, client: Mapping[str, Any]) -> socket.socket:
+    """Do what comes before the first request, and return what to speak through from then on.
+
+    Raises:
+        OSError: the connection broke, or nothing came in time.
+        ConfigError: the properties make no sense.
+        NotKafkaError: what answers does not speak this protocol.
+        RefusedError: the broker refuses us, or its certificate is not trusted.
+    """
+    check_client(client)
+    protocol = protocol_of(client)
+    if protocol.endswith("SSL"):
+        connection = _wrap(connection, host, client)
+    if protocol.startswith("SASL_") and can_enter(client):
+        _authenticate(connection, host, client)
+    return connection
+
+
+def _wrap(connection: socket.socket, host: str, client: Mapping[str, Any]) -> socket.socket:
+    try:
+        return _tls(client).wrap_socket(connection, server_hostname=host.rstrip("."))
+    except ssl.SSLCertVerificationError as error:
+        raise _untrusted(error, host) from None
+    except TimeoutError:
+        raise
+    except (ssl.SSLError, ConnectionError) as error:
+        raise HungUpError(f"no TLS: {getattr(error, 'reason', None) or error}") from None
+
+
+UNTRUSTED = {
+    9: ("is not valid yet", "correct the clocks, or the certificate"),
+    10: ("has expired", "renew the broker's certificate"),
+    23: ("is revoked", "another certificate for the broker"),
+}
+
+
+def _untrusted(error: ssl.SSLCertVerificationError, host: str) -> RefusedError:
+    if error.verify_code in UNTRUSTED:
+        return RefusedError("its certificate {}".format(*UNTRUSTED[error.verify_code]), UNTRUSTED[error.verify_code][1])
+    if error.verify_code in (62, 64):  # name, address
+        cure = "an address that the certificate holds, or kafka.client.ssl_check_hostname=false"
+        return RefusedError(f"its certificate is not for {host}", cure)
+    what = f"its certificate is not signed by an authority that we trust ({error.verify_message})"
+    return RefusedError(what, "kafka.client.ssl_cafile=PEM file of the authority")
+
+
+def _authenticate(connection: socket.socket, host: str, client: Mapping[str, Any]) -> None:
+    wanted = str(client["sasl_mechanism"])
+    answer = exchange(connection, SASL_HANDSHAKE, 1, text(wanted))
+    code = answer.number(">h")
+    if code == NO_SASL_HERE:
+        raise HungUpError("no SASL here")
+    if code == UNSUPPORTED_MECHANISM:
+        offered = _mechanisms(answer)
+        cure = f"kafka.client.sasl_mechanism={offered[0]}" if offered else "a listener with SASL"
+        raise RefusedError(f"it does not take {wanted}, but {', '.join(offered) or 'nothing'}", cure)
+    if code:
+        raise NotKafkaError(f"the handshake for SASL failed (error {code})")
+    mechanism = get_sasl_mechanism(wanted)(host=host, **client)
+    for _ in range(ROUNDS_MAX):
+        token = mechanism.auth_bytes()
+        answer = exchange(connection, SASL_AUTHENTICATE, 0, struct.pack(">i", len(token)) + token)
+        if code := answer.number(">h"):
+            user = client["sasl_plain_username"]
+            raise RefusedError(
+                f"it refuses user {user!r} by {wanted} ({answer.text()})",
+                "kafka.client.sasl_plain_username and sasl_plain_password",
+            )
+        answer.text()
+        try:
+            mechanism.receive(answer.data(">i"))
+        except (ValueError, KeyError, UnicodeDecodeError):
+            raise RefusedError("it does not prove that it knows the password", "check the address") from None
+        if mechanism.is_done():
+            return
+    raise NotKafkaError(f"{wanted} does not end")
+
+
+def _mechanisms(answer: AnswerReader) -> tuple[str, ...]:
+    return tuple(answer.text() for _ in range(min(max(answer.number(">i"), 0), 100)))
+
+
+def listener_at(host: str, port: int, timeout_s: float = 1.0) -> ListenerProtocol | None:
+    """Return how a port wants to be spoken to, None where that is no Kafka broker. No secret is sent."""
+    anybody = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    anybody.check_hostname, anybody.verify_mode = False, ssl.CERT_NONE
+    for tls in (True, False):
+        try:
+            with socket.create_connection((host, port), timeout=timeout_s) as connection:
+                return _listener(anybody.wrap_socket(connection) if tls else connection, tls)
+        except ssl.SSLError as error:
+            if "CERTIFICATE" in str(error.reason):  # it misses ours: "bad", "required" or "unknown", by its kind
+                return ListenerProtocol("SSL")
+        except (OSError, NotKafkaError):
+            continue
+    return None
+
+
+def _listener(connection: socket.socket, tls: bool) -> ListenerProtocol | None:
+    answer = exchange(connection, SASL_HANDSHAKE, 1, text("?"))
+    code = answer.number(">h")
+    if code == UNSUPPORTED_MECHANISM:
+        return ListenerProtocol("SASL_SSL" if tls else "SASL_PLAINTEXT", _mechanisms(answer))
+    return ListenerProtocol("SSL" if tls else "PLAINTEXT") if code == NO_SASL_HERE else None
+
+
+# --- Addresses ---
+
 
 METADATA = 3
-VERSION = 2  # the oldest version that has the cluster's id; still spoken by Kafka 4
+METADATA_VERSION = 2  # the oldest version that has the cluster's id; still spoken by Kafka 4
 PORT_DEFAULT = 9092
 ANSWER_S_MAX = 3.0
 ADVERTISED_S_MAX = 1.0  # For a connection to an address that a broker names
@@ -59,15 +354,15 @@ def parse_bootstrap(bootstrap: str, setting: str = "kafka.bootstrap") -> list[tu
     return addresses
 
 
-class Answer(NamedTuple):
-    """What a broker said about its cluster."""
+class BrokerAnswer(NamedTuple):
+    """A broker's answer about its cluster."""
 
     cluster_id: str
     brokers: tuple[str, ...]
     """Addresses (``host:port``) of the brokers that serve clients; empty while a broker is still starting."""
 
 
-def ask(host: str, port: int, timeout_s: float = 2.0, client: Mapping[str, Any] | None = None) -> Answer:
+def ask(host: str, port: int, timeout_s: float = 2.0, client: Mapping[str, Any] | None = None) -> BrokerAnswer:
     """Return what the broker at this address says.
 
     ``timeout_s`` is the longest wait, for the connection and for each part of an answer.
@@ -79,11 +374,11 @@ def ask(host: str, port: int, timeout_s: float = 2.0, client: Mapping[str, Any] 
     """
     with socket.create_connection((host, port), timeout=timeout_s) as connection:
         # an empty list of topics: none
-        entered = handshake.enter(connection, host, client or {})
-        return _parse(exchange(entered, METADATA, VERSION, struct.pack(">i", 0)))
+        entered = enter(connection, host, client or {})
+        return _parse(exchange(entered, METADATA, METADATA_VERSION, struct.pack(">i", 0)))
 
 
-def _parse(answer: Any) -> Answer:
+def _parse(answer: Any) -> BrokerAnswer:
     """Read brokers (node, host, port, rack) and the cluster's id; what follows is of no interest."""
     brokers = []
     for _ in range(answer.number(">i")):
@@ -91,7 +386,7 @@ def _parse(answer: Any) -> Answer:
         host = answer.text()
         brokers.append(f"{host}:{answer.number('>i')}")
         answer.text()
-    return Answer(answer.text(), tuple(brokers))
+    return BrokerAnswer(answer.text(), tuple(brokers))
 
 
 Address = tuple[str, int]
@@ -108,7 +403,7 @@ def ask_all(
         ConfigError: the properties make no sense.
     """
     client = client or {}
-    handshake.check_client(client)
+    check_client(client)
     answers: queue.SimpleQueue[tuple[int, Trouble | Exception | None]] = queue.SimpleQueue()
 
     def ask_one(number: int) -> None:
@@ -139,17 +434,17 @@ def _trouble(host: str, port: int, client: Mapping[str, Any]) -> Trouble | None:
     try:
         if client.get("proxy_url") or client.get("socks5_proxy"):
             return None  # the way through a proxy is the client's alone
-        if handshake.can_enter(client):
+        if can_enter(client):
             return _advertised(host, port, ask(host, port, ANSWER_S_MAX, client))
         else:
             with socket.create_connection((host, port), timeout=ANSWER_S_MAX) as connection:
-                handshake.enter(connection, host, client)
+                enter(connection, host, client)
     except socket.gaierror:
         return Trouble(f"the host name {host} is unknown")
     except TimeoutError:
         # Who is silent once is silent again: a short look, for a spout must answer within 5 s whatever its broker does.
         return _mismatch(host, port, client, SILENT_S_MAX) or Trouble(f"{host}:{port} does not answer")
-    except handshake.RefusedError as error:
+    except RefusedError as error:
         return Trouble(f"{host}:{port}: {error}", error.cure)
     except (NotKafkaError, ssl.SSLError):
         return _mismatch(host, port, client) or Trouble(f"what listens on {host}:{port} is not a Kafka broker")
@@ -158,7 +453,7 @@ def _trouble(host: str, port: int, client: Mapping[str, Any]) -> Trouble | None:
     return None
 
 
-def _advertised(host: str, port: int, answer: Answer) -> Trouble | None:
+def _advertised(host: str, port: int, answer: BrokerAnswer) -> Trouble | None:
     """Return what is wrong where none of the addresses can be reached under which the brokers want to be found.
 
     A client learns them from whichever broker it asks first, and then speaks to these alone. It would name the address
@@ -187,7 +482,7 @@ def _advertised(host: str, port: int, answer: Answer) -> Trouble | None:
 
 def _mismatch(host: str, port: int, client: Mapping[str, Any], step_s_max: float = 1.0) -> Trouble | None:
     """Return what is wrong where a broker is there and wants to be spoken to in another way."""
-    ours, found = handshake.protocol_of(client), handshake.listener_at(host, port, step_s_max)
+    ours, found = protocol_of(client), listener_at(host, port, step_s_max)
     if found is None:
         return None
     if found.protocol == ours:

@@ -1,6 +1,6 @@
-"""Real brokers, with kafka-python 3: how its clients are made, and what is done about topics.
+"""The cluster port on real brokers: makes kafka-python's clients and asks its administrator.
 
-The properties below are ours wherever they differ from kafka-python's; a user's (``kafka.client.…``) come before both.
+The properties below override kafka-python's defaults; a user's (``kafka.client.…``) override both.
 """
 
 from __future__ import annotations
@@ -18,16 +18,13 @@ from kafka.admin import KafkaAdminClient, MemberToRemove
 from kafka.net.compat import KafkaNetClient
 
 from downspout.errors import BrokerError, ConfigError, SilentBrokersError, coordinates
-from downspout.kafka import noise
+from downspout.kafka import log_filters
 from downspout.kafka.address import START, Address, ask_all, parse_bootstrap
-from downspout.kafka.client_values import client_values
-from downspout.kafka.commit_ages import commit_ages
+from downspout.kafka.client_values import client_values, producer_properties
 from downspout.kafka.consumer import KafkaConsumerPort
-from downspout.kafka.describing import coordinator_of, describe_logs, group_description
-from downspout.kafka.open_transactions import open_transactions
+from downspout.kafka.describing import commit_ages, coordinator_of, describe_logs, group_description, open_transactions
 from downspout.kafka.partitioners import Choose, make_partitioner
-from downspout.kafka.patches.bootstrap_draws import prefer_brokers_that_answer
-from downspout.kafka.patches.unseen_silence import Watch
+from downspout.kafka.patches.connecting import ConnectionWatch, prefer_brokers_that_answer
 from downspout.kafka.port import (
     Cluster,
     GroupDescription,
@@ -36,23 +33,22 @@ from downspout.kafka.port import (
     TopicPartition,
     TopicState,
 )
-from downspout.kafka.producer import KafkaProducerPort
-from downspout.kafka.producer_properties import producer_properties
+from downspout.kafka.producer import KafkaProducerPort, KafkaTransactionalPort
 from downspout.kafka.retry_gate import cure_of, describe
-from downspout.kafka.transactions import KafkaTransactionalPort
 
 TOPIC_READY_S = 10
-TOPIC_LOOK_S = 0.01
+TOPIC_POLL_S = 0.01
 COORDINATOR_READY_S = 10
-COORDINATOR_LOOK_S = 0.1
+COORDINATOR_POLL_S = 0.1
 RECORD_BYTES_MAX = 16 * 1024 * 1024
 CONNECTION = {
     "bootstrap_timeout_ms": 5000,
     "reconnect_backoff_max_ms": 2000,  # the default of 30 s would let a broker that is back wait for us that long
 }
 SETUP = {"socket_connection_setup_timeout_ms": 3000, "socket_connection_setup_timeout_max_ms": 10_000}
-"""How long a connection may take, doubled after each failure: so much costs a silent broker (10 s to 30 s by default).
-No property of a consumer or producer: it goes to the network's client below."""
+"""How long a connection may take, doubled after each failure; the default of 10 s to 30 s is the cost of a silent
+broker.
+Passed to the network's client, since consumers and producers have no such property."""
 CONSUMER = {
     "enable_auto_commit": False,
     "isolation_level": "read_committed",
@@ -70,9 +66,9 @@ PRODUCER = {
 }
 
 CONNECTING = ("security_", "ssl_", "sasl_", "proxy_", "socks5_", "client_dns_", "socket_options", "reconnect_backoff_")
-"""How the names of properties begin that say how to connect; consumers, producers and administrators share them."""
+"""Prefixes of the properties that all kinds of clients share, because they say how to connect."""
 
-noise.leave_out()
+log_filters.install()
 
 
 def connection_properties(client: Mapping[str, Any]) -> dict[str, Any]:
@@ -103,7 +99,7 @@ class KafkaCluster(Cluster):
         self._check(self._client)
 
     def _check(self, client: Mapping[str, Any]) -> Address:
-        """Return an address that answers; without one, a client would say so only after its time-out, and not why.
+        """Return an address that answers. A client would notice only after its time-out, and not say why.
 
         Raises:
             BrokerError: there is none (SilentBrokersError: and no broker refuses us).
@@ -120,9 +116,9 @@ class KafkaCluster(Cluster):
     def _connecting(
         self, client: Mapping[str, Any], watch: Callable[[Any], Any] = lambda net: None
     ) -> Iterator[Callable[..., Any]]:
-        """Give a client factory; if the client cannot be made, end its thread and say what is wrong.
+        """Provide a client factory; if the client cannot be made, end its thread and say why.
 
-        ``watch`` is given the network's client, where it is to say which brokers it waits for.
+        ``watch`` is given the network's client, to report the brokers that it waits for.
         """
         made: list[Any] = []
         usable = self._check(client)
@@ -172,9 +168,10 @@ class KafkaCluster(Cluster):
             properties["auto_offset_reset"] = "none"
         if (session_ms := properties.get("session_timeout_ms")) is not None:
             properties.setdefault("heartbeat_interval_ms", max(min(3000, session_ms // 3), 1))
-        watches: list[Watch] = []
+        watches: list[ConnectionWatch] = []
         with self._connecting(
-            properties, lambda net: watches.append(Watch(net, f"reading for group {group}" if group else "reading"))
+            properties,
+            lambda net: watches.append(ConnectionWatch(net, f"reading for group {group}" if group else "reading")),
         ) as factory:
             made = kafka.KafkaConsumer(
                 bootstrap_servers=self.bootstrap.split(","),
@@ -185,7 +182,7 @@ class KafkaCluster(Cluster):
             )
             if properties.get("api_version") is not None:  # else it has learnt who the brokers are, with their version
                 made.bootstrap(properties["bootstrap_timeout_ms"])
-        watches[0].heed_joins(made)
+        watches[0].allow_joins(made)
         return KafkaConsumerPort(made, starts_at_beginning, columns)
 
     def producer(
@@ -204,7 +201,7 @@ class KafkaCluster(Cluster):
         properties = {**wanted, "linger_ms": 0}
 
         def make() -> Any:
-            with self._connecting(properties, lambda net: Watch(net, "writing")) as factory:
+            with self._connecting(properties, lambda net: ConnectionWatch(net, "writing")) as factory:
                 return kafka.KafkaProducer(
                     bootstrap_servers=self.bootstrap.split(","),
                     kafka_client=factory,
@@ -229,7 +226,9 @@ class KafkaCluster(Cluster):
         properties = {**wanted, "linger_ms": 0, "transactional_id": transactional_id}
 
         def make() -> Any:
-            with self._connecting(properties, lambda net: Watch(net, f"writing as {transactional_id}")) as factory:
+            with self._connecting(
+                properties, lambda net: ConnectionWatch(net, f"writing as {transactional_id}")
+            ) as factory:
                 return kafka.KafkaProducer(
                     bootstrap_servers=self.bootstrap.split(","), kafka_client=factory, **properties
                 )
@@ -340,7 +339,7 @@ class KafkaCluster(Cluster):
         return bool(found and found["protocol_type"])
 
     def commit_ages(self, group: str, within_s: float) -> dict[TopicPartition, float] | None:
-        """Return the ages in seconds of the commits that are younger than that; None where it cannot be known."""
+        """Return the ages in seconds of the commits that are younger than that; None: unknown."""
         try:
             consumer = self.consumer(group=None, client={"isolation_level": "read_uncommitted"})
         except SilentBrokersError as error:
@@ -401,7 +400,7 @@ class KafkaCluster(Cluster):
                 if not error.retriable or time.monotonic() >= deadline:
                     cure = cure_of(error, "look at the broker's log")
                     raise BrokerError(f"{what} cannot be looked at: {_brief(error)}", cure=cure) from error
-            time.sleep(COORDINATOR_LOOK_S)
+            time.sleep(COORDINATOR_POLL_S)
 
     def delete_topic(self, topic: str) -> bool:
         """Delete a topic with all its records; return whether there was one."""
@@ -450,7 +449,7 @@ def _wait_for_leaders(admin: KafkaAdminClient, topic: str) -> None:
                 return
         if time.monotonic() >= deadline:
             raise errors.KafkaTimeoutError(f"topic {topic} is created, but has no leader after {TOPIC_READY_S} s")
-        time.sleep(TOPIC_LOOK_S)
+        time.sleep(TOPIC_POLL_S)
 
 
 def _described(admin: KafkaAdminClient, group: str) -> Any:

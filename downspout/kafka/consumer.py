@@ -1,12 +1,9 @@
-"""The consumer port on real brokers, with kafka-python 3: thin, records are passed through as they are.
+"""The consumer port on real brokers, with kafka-python 3: a thin layer over the client and its patches.
 
-Where reading starts: a partition without a position gets the group's commit inside ``poll``. Where there is none,
-``auto_offset_reset="none"`` makes ``poll`` raise NoOffsetForPartitionError, and a position outside the log raises
-OffsetOutOfRangeError; "earliest" and "latest" jump in both cases without a word. Here the default is: the beginning in
-the first case, the error in the second. With ``auto_offset_reset`` given, kafka-python decides.
-
-What else the client does by itself, and what is changed about it, is in ``downspout.kafka.patches``, one file for each
-fault. Joining has several of them (``downspout.kafka.joining``).
+A partition without a position gets the group's commit inside ``poll``. Without a commit, ``auto_offset_reset="none"``
+makes ``poll`` raise NoOffsetForPartitionError, and a position outside the log raises OffsetOutOfRangeError; "earliest"
+and "latest" jump silently in both cases. By default we start at the beginning in the first case and raise in the
+second. If ``auto_offset_reset`` is given, kafka-python decides.
 """
 
 from __future__ import annotations
@@ -20,29 +17,26 @@ from typing import Any
 from kafka import errors
 from kafka.consumer.subscription_state import ConsumerRebalanceListener
 
-from downspout.kafka.fetches import Fetches
-from downspout.kafka.joining import Joining
-from downspout.kafka.patches.asked_positions import known_positions
-from downspout.kafka.patches.check import check_consumer
-from downspout.kafka.patches.commits_one_by_one import committed
-from downspout.kafka.patches.dropped_properties import hand_on_to_consumer
-from downspout.kafka.patches.errors_once import keeping_errors
-from downspout.kafka.patches.fetches_alike import gathering as gathering_with
-from downspout.kafka.patches.leaving_by_kind import leave_at_close
-from downspout.kafka.patches.lost_seeks import atomic_seek
-from downspout.kafka.patches.parked_records import Parking
-from downspout.kafka.patches.record_objects import fetcher_of
-from downspout.kafka.patches.silent_aborts import noting_aborted
-from downspout.kafka.patches.small_reads import read_more_at_once
-from downspout.kafka.patches.unbounded_questions import described_topics
-from downspout.kafka.patches.unheard_fencing import Fencing
-from downspout.kafka.patches.unknown_leaders import ask_leaders
-from downspout.kafka.patches.unseen_connections import connected
-from downspout.kafka.patches.unstable_commits import HeldCommits
-from downspout.kafka.patches.untimed_fetches import time_fetches
+from downspout.kafka.patches.connecting import connected, pass_on_to_consumer, read_more_at_once
+from downspout.kafka.patches.fetching import (
+    ask_leaders,
+    atomic_seek,
+    committed_offsets,
+    described_topics,
+    fetcher_of,
+    gathering,
+    keeping_errors,
+    known_positions,
+    noting_aborted,
+    time_fetches,
+    unparking,
+)
+from downspout.kafka.patches.joining import fencing_check, leave_at_close, patched_joins
+from downspout.kafka.patches.private_api import check_consumer
 from downspout.kafka.port import (
     Answered,
     ConsumerPort,
+    Fetches,
     Gathering,
     GroupMembership,
     OffsetAndMetadata,
@@ -54,29 +48,29 @@ from downspout.kafka.unreadable import Limits, Tolerance, Unreadable
 
 REMOTE_MS_MAX = 4000
 """How long a call that asks a broker may wait. Under Storm no call of a spout may take longer than 5 s."""
-LOOK_S = 0.005  # How often to look whether a commit that was not waited for has its answer
+ANSWER_POLL_S = 0.005  # How often to check for the answer to an asynchronous commit
 
 
 class KafkaConsumerPort(ConsumerPort):
-    """A consumer, made by :meth:`KafkaCluster.consumer`. What its methods do is said by the port.
+    """A consumer, made by :meth:`KafkaCluster.consumer`; the port documents its methods.
 
     Every call that asks a broker is bounded by :data:`REMOTE_MS_MAX` and then raises KafkaTimeoutError (retriable).
     """
 
     def __init__(self, consumer: Any, starts_at_beginning: bool, columns: bool = False) -> None:
         check_consumer(consumer)
-        hand_on_to_consumer(consumer)
+        pass_on_to_consumer(consumer)
         read_more_at_once(consumer)
         self._consumer = consumer
-        self._joining = Joining(consumer)
-        self._parking = Parking(consumer)
-        self._held = HeldCommits(consumer)
-        self._fencing = Fencing(consumer)
+        self._joins = patched_joins(consumer)
+        self._unpark = unparking(consumer)
+        self._committed = committed_offsets(consumer)
+        self._check_fencing = fencing_check(consumer)
         self._known_position = known_positions(consumer)
         self._connected = connected(consumer)
         self._seek = atomic_seek(consumer)
         self._fetches = time_fetches(consumer)
-        self._unanswered = 0  # Commits on their way that were sent with an `answered`
+        self._unanswered = 0  # Asynchronous commits in flight that have an `answered`
         self._aborted: list[tuple[TopicPartition, int, int]] = []
         self._tolerance = Tolerance(highwater=self.highwater)
         self._columns = columns
@@ -102,7 +96,7 @@ class KafkaConsumerPort(ConsumerPort):
         return frozenset(self._consumer.assignment())
 
     def rejoin_pending(self) -> bool:
-        return not self._closed and self._joining.pending()
+        return not self._closed and self._joins.pending()
 
     # --- reading ---
 
@@ -114,12 +108,12 @@ class KafkaConsumerPort(ConsumerPort):
             LogTruncationError: the end of the log was cut off below a position (unclean leader election).
             FencedInstanceIdError: another process has come under our instance id.
         """
-        self._fencing.check()
+        self._check_fencing()
         if self._combine is None:
             self._begin_to_read()
-        self._parking.take_turns()
+        self._unpark()
         found: dict[TopicPartition, Any] = {}
-        with self._joining.round():
+        with self._joins.round():
             try:
                 found = self._consumer.poll(timeout_ms=timeout_ms, max_records=max_records)
             except errors.NoOffsetForPartitionError as error:
@@ -131,8 +125,8 @@ class KafkaConsumerPort(ConsumerPort):
         return combined
 
     def _begin_to_read(self) -> None:
-        """Let polls find columns. Arrow, which that loads, is for those that read."""
-        from downspout.kafka.columns.fetch import combined, install
+        """Let polls return columns. Done at the first poll: it loads Arrow, which other consumers do not need."""
+        from downspout.kafka.columns.fetcher import combined, install
 
         install(self._consumer, self._tolerance)
         fetcher = fetcher_of(self._consumer)
@@ -140,13 +134,13 @@ class KafkaConsumerPort(ConsumerPort):
         self._combine = combined
 
     def _combined(self, partition: TopicPartition, parts: Sequence[Any]) -> Sequence[Record]:
-        """Return what a poll has found of a partition as one piece; what is too much for one is read again."""
+        """Return a poll's records of a partition as one piece; what exceeds one is read again."""
         assert self._combine is not None
         columns, left = self._combine(parts)
         if left is not None:
             with suppress(errors.IllegalStateError):  # it was taken away while we polled: its next owner reads the rest
                 self._seek(partition, left)
-        # Where records are wanted, all are made at once of the columns, at a fraction of the cost of the client's.
+        # If records are wanted, all are made at once from the columns, at a fraction of the cost of the client's.
         return columns if self._columns else list(columns)
 
     def _start_at_beginning(self, error: errors.NoOffsetForPartitionError) -> None:
@@ -195,9 +189,9 @@ class KafkaConsumerPort(ConsumerPort):
         self._aborted.clear()
         return found
 
-    def gather(self, gathering: Gathering) -> None:
+    def gather(self, wanted: Gathering) -> None:
         """Let brokers gather records before they answer a fetch, while there are some."""
-        self._polled = gathering_with(self._consumer, *gathering)
+        self._polled = gathering(self._consumer, *wanted)
 
     def tolerate(self, limits: Limits, *, large: bool = True, corrupt: bool) -> None:
         self._tolerance.limits = limits
@@ -214,7 +208,7 @@ class KafkaConsumerPort(ConsumerPort):
             self._consumer.commit({}, timeout_ms=REMOTE_MS_MAX)  # commits nothing, and hands the answers on
             if self._unanswered and time.monotonic() > until:
                 raise errors.KafkaTimeoutError("a commit that was sent before has no answer")
-            time.sleep(LOOK_S if self._unanswered else 0)
+            time.sleep(ANSWER_POLL_S if self._unanswered else 0)
         if offsets:
             self._consumer.commit(dict(offsets), timeout_ms=max(1.0, (until - time.monotonic()) * 1000))
 
@@ -235,7 +229,7 @@ class KafkaConsumerPort(ConsumerPort):
 
     def committed(self, partitions: Collection[TopicPartition]) -> Mapping[TopicPartition, OffsetAndMetadata | None]:
         self._need_group()
-        return self._held.asked(lambda: committed(self._consumer, partitions, REMOTE_MS_MAX))
+        return self._committed(partitions, REMOTE_MS_MAX)
 
     def _need_group(self) -> None:
         if self._consumer.config["group_id"] is None:
@@ -276,7 +270,7 @@ class KafkaConsumerPort(ConsumerPort):
         return described_topics(self._consumer, topics, REMOTE_MS_MAX)
 
     def _describe(self, topic: str) -> Any:
-        """Ask any broker for the metadata of one topic; None where there is no such topic."""
+        """Ask any broker for the metadata of one topic; None: no such topic."""
         (described,) = self._ask_about([topic])
         return _known(described)
 
@@ -293,7 +287,7 @@ class KafkaConsumerPort(ConsumerPort):
 
 
 def _known(described: Any) -> Any:
-    """Return what a broker says of a topic; None where there is no such topic, an error where it says no."""
+    """Return a broker's description of a topic; None: no such topic. Raises the broker's error."""
     kind = errors.for_code(described.error_code)
     if kind in (errors.UnknownTopicOrPartitionError, errors.InvalidTopicError):
         return None
@@ -309,7 +303,7 @@ def _id_of(described: Any) -> str:
 
 
 def watched(known: type[Any], aborted: list[tuple[TopicPartition, int, int]]) -> type[Any]:
-    """Return a class for the records of a fetch that notes aborted batches, and whose errors stay."""
+    """Return a ``PartitionRecords`` that notes aborted batches and keeps raising its error."""
     return noting_aborted(keeping_errors(known), aborted)
 
 

@@ -1,6 +1,7 @@
-"""What an admin client can tell of consumer groups and logs, topic by topic and partition by partition.
+"""What administrators can ask: groups, logs, the age of a group's commits, and transactions that hold commits back.
 
-One that cannot be told of (deleted, without a leader, no right) says so in its ``problem``, and the others are there.
+A topic or partition that cannot be described (deleted, without a leader, no right) has its ``problem``; the others are
+complete.
 """
 
 from __future__ import annotations
@@ -13,7 +14,16 @@ from typing import Any
 from kafka import errors
 from kafka.admin import KafkaAdminClient, OffsetSpec
 
-from downspout.kafka.port import GroupDescription, GroupMember, LogState, TopicPartition, TopicState
+from downspout.kafka.port import (
+    ConsumerPort,
+    GroupDescription,
+    GroupMember,
+    LogState,
+    OpenTransaction,
+    TopicPartition,
+    TopicState,
+)
+from downspout.kafka.scan import scan
 
 NO_LEADER = "has no leader: its brokers are down"
 MISSING = "does not exist: it was deleted, or the name is misspelt"
@@ -136,3 +146,104 @@ def coordinator_of(cluster: Any, group: str) -> str:
     node = cluster.get_coordinator(group)
     found = None if node is None else broker(node)
     return "" if found is None else f"{found.host}:{found.port} (node {found.node_id})"
+
+
+# --- The topic that holds commits ---
+
+OFFSETS_TOPIC = "__consumer_offsets"
+AGES_IDLE_POLLS = 50  # 10 s
+_COMMIT_KEYS = (0, 1)  # Versions of the keys of commits; other keys are of groups
+
+
+def commit_ages(consumer: ConsumerPort, group: str, now: float, within_s: float) -> dict[TopicPartition, float]:
+    """Return the ages in seconds of a group's commits at ``now`` that are younger than ``within_s``.
+
+    No request of Kafka's protocol tells them. Brokers write each commit as a record of ``__consumer_offsets`` when it
+    is made, those of one group into one partition; only its records of the wanted time are read.
+
+    Raises:
+        KafkaError: the broker does not answer, or gives no right to read the topic.
+    """
+    count = len(consumer.partitions_for(OFFSETS_TOPIC))
+    if not count:
+        return {}
+    tp = TopicPartition(OFFSETS_TOPIC, partition_of_group(group, count))
+    start = consumer.offsets_for_times({tp: int((now - within_s) * 1000)})[tp]
+    if start is None:
+        return {}
+    end = consumer.end_offsets([tp])[tp]
+    consumer.assign([tp])
+    found: dict[TopicPartition, float] = {}
+    for records in scan(consumer, tp, start, end, idle_polls=AGES_IDLE_POLLS):
+        for record in records:
+            key = _commit_key(record.key or b"")
+            if key is not None and key[0] == group and record.value is not None:
+                found[key[1]] = max(0.0, now - record.timestamp / 1000)
+    return {partition: age for partition, age in found.items() if age <= within_s}
+
+
+def partition_of_group(group: str, count: int) -> int:
+    """Return the partition that holds a group's commits: by Java's hash of a string.
+
+    >>> partition_of_group("kafka-demo", 50), partition_of_group("copies", 50)
+    (6, 23)
+    >>> partition_of_group("polygenelubricants", 50)  # -2^31, which has no amount: Kafka takes 0
+    0
+    """
+    value = 0
+    units = group.encode("utf-16-be", "surrogatepass")
+    for high, low in zip(units[::2], units[1::2], strict=True):
+        value = (value * 31 + (high << 8) + low) & 0xFFFFFFFF
+    signed = value - (1 << 32) if value >> 31 else value
+    return 0 if value == 1 << 31 else abs(signed) % count
+
+
+def _commit_key(key: bytes) -> tuple[str, TopicPartition] | None:
+    """Return the group and partition of which a record of the topic holds a commit.
+
+    >>> _commit_key(b"\\x00\\x01\\x00\\x01g\\x00\\x02ab\\x00\\x00\\x00\\x07")
+    ('g', TopicPartition(topic='ab', partition=7))
+    """
+    if int.from_bytes(key[:2], "big") not in _COMMIT_KEYS or len(key) < 2:
+        return None
+    group, at = _text(key, 2)
+    topic, at = _text(key, at)
+    return group, TopicPartition(topic, int.from_bytes(key[at : at + 4], "big"))
+
+
+def _text(data: bytes, at: int) -> tuple[str, int]:
+    end = at + 2 + int.from_bytes(data[at : at + 2], "big")
+    return data[at + 2 : end].decode("utf-8", "replace"), end
+
+
+AT_WORK = ("Ongoing", "PrepareCommit", "PrepareAbort", "PrepareEpochFence")
+"""States in which the coordinator of a transaction still has something to do."""
+
+
+def open_transactions(admin: Any, group: str) -> list[OpenTransaction]:
+    """Return the transactions that are open where the commits of a group are kept.
+
+    Raises:
+        KafkaError: there is no right to ask, or no answer.
+    """
+    (described,) = admin.describe_topics([OFFSETS_TOPIC])
+    home = TopicPartition(OFFSETS_TOPIC, partition_of_group(group, len(described["partitions"])))
+
+    def begun() -> dict[int, int]:
+        (state,) = admin.describe_producers([home]).values()
+        starts = {each.producer_id: each.current_transaction_start_offset for each in state.active_producers}
+        return {producer: start for producer, start in starts.items() if start >= 0}
+
+    before = begun()
+    if not before:
+        return []
+    listed = [each for some in admin.list_transactions(producer_id_filters=list(before)).values() for each in some]
+    found = admin.describe_transactions([each.transactional_id for each in listed])
+    # One that ended in order between the two questions would look as if it were lost. Its marks are written before its
+    # coordinator calls it ended: so it is not open any more now.
+    still = begun()
+    return [
+        OpenTransaction(name, each.transaction_timeout_ms, is_lost=each.state not in AT_WORK)
+        for name, each in sorted(found.items())
+        if before.get(each.producer_id) == still.get(each.producer_id, -1)
+    ]

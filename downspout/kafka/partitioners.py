@@ -1,4 +1,4 @@
-"""Which partition a record goes to, as Kafka's own producer decides it.
+"""Which partition a record goes to, as Kafka's own producer decides it, and partitions that do not answer.
 
 1. A partition that is given is used as it is (:func:`check_partition`).
 2. A key decides: the same bytes go to the same partition as with Kafka's Java client (:func:`partition_of_key`). All
@@ -7,21 +7,21 @@
 3. A record without a key goes where the partitioner says: :class:`Sticky` stays with one partition until its batch is
    full, :class:`RoundRobin` takes the next one each time. Both choose among partitions that have a leader.
 
-A function of the user's decides for all records that have no partition given. Nothing here does I/O; chance is an
-argument.
+A user's function decides for all records without a given partition. Nothing here does I/O; chance is an argument.
 """
 
 from __future__ import annotations
 
 import random
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from operator import index
 from typing import Any, Protocol
 
 import numpy as np
+from kafka import errors
 from numpy.typing import NDArray
 
 from downspout.errors import USER_ERRORS, ConfigError
@@ -224,3 +224,76 @@ def make_partitioner(wanted: str | Choose, rng: random.Random, setting: str = "p
             f"{setting} = {wanted!r} is not a partitioner", cure=f"one of {', '.join(PARTITIONERS)}, or module.function"
         )
     return ByFunction(load(setting, wanted))
+
+
+# --- Partitions that do not answer ---
+
+Slot = tuple[str, int]  # Topic and partition
+
+
+class StuckPartitions:
+    """Partitions that have had no answer for some time while others have.
+
+    A client with one of them fills its buffer with records that cannot be written, and then refuses those for healthy
+    partitions. So such a partition takes one batch at a time, as a probe; other records for it are refused, and what it
+    holds does not count as buffered.
+
+    >>> stuck = StuckPartitions()
+    >>> stuck.after_s = 10.0
+    >>> stuck.update([(("out", 0), 1.0), (("out", 1), 9.0)], now=12.0); ("out", 0) in stuck
+    False
+    >>> stuck.answered(("out", 2), now=9.5)
+    >>> stuck.update([(("out", 0), 1.0), (("out", 1), 9.0)], now=12.0); ("out", 0) in stuck, ("out", 1) in stuck
+    (True, False)
+    >>> stuck.takes("out", 0), stuck.takes("out", 1)
+    (False, True)
+    >>> stuck.update([], now=30.0); stuck.takes("out", 0), stuck.takes("out", 0)  # what it held was given up
+    (True, False)
+    >>> stuck.answered(("out", 0), now=31.0); stuck.takes("out", 0)
+    True
+    """
+
+    def __init__(self) -> None:
+        self.after_s = float("inf")  # So long a partition has no answer, while others have
+        self._answered_at = float("-inf")  # When any partition has answered last
+        self._places: set[Slot] = set()
+        self._busy: set[Slot] = set()  # Those of them that have something out
+
+    def __contains__(self, place: Slot) -> bool:
+        return place in self._places
+
+    def __bool__(self) -> bool:
+        return bool(self._places)
+
+    def answered(self, place: Slot, now: float) -> None:
+        """Note that a partition has taken records."""
+        self._answered_at = now
+        self._places.discard(place)
+
+    def update(self, pending: Iterable[tuple[Slot, float]], now: float) -> None:
+        """Determine them from what has no answer, and since when."""
+        late, seen = now - self.after_s, set()
+        for place, since in pending:
+            seen.add(place)
+            if since <= late and since <= self._answered_at:
+                self._places.add(place)
+        self._busy = self._places & seen
+
+    def takes(self, topic: str, partition: int) -> bool:
+        """Return whether a partition takes a record."""
+        place = topic, partition
+        if place not in self._places:
+            return True
+        if place in self._busy:
+            return False
+        self._busy.add(place)
+        return True
+
+    def refusal(self, topic: str, partition: int) -> errors.KafkaError:
+        """Return the error of a record that it does not take."""
+        return errors.KafkaTimeoutError(f"{topic}[{partition}] has not answered for {self.after_s:g} s or more")
+
+    def without(self, topic: str, partitions: Partitions) -> Partitions:
+        """Return a topic's partitions for records that may go to any."""
+        free = [number for number in partitions.available if (topic, number) not in self._places]
+        return Partitions(partitions.count, free) if self._places and free else partitions

@@ -1,46 +1,159 @@
 """Batches of records, made here and sent by kafka-python's producer.
 
-Its own ``send`` costs too much for a dead letter with its dozen headers (``patches.costly_send``). Here a record's
-bytes are joined at once (message format 2), and there is one answer per batch (``answers``). All else stays the
-client's: connections, metadata, sequence numbers, compression, retries, expiry, and the splitting of batches that a
-topic finds too large (``patches.split_batches``).
+The producer's own ``send`` costs too much for a dead letter with its dozen headers (``patches.producing``). Here a
+record's bytes are joined at once (message format 2), and each batch has one answer. Connections, metadata, sequence
+numbers, compression, retries, expiry and the splitting of batches that a topic finds too large stay the client's. A
+record with a token never waits: while its topic is unknown, it is kept here, and the client is asked.
 
-A record with a token never waits: while its topic is not known yet, it is held here, and the client is asked.
+The client's thread answers a batch, and the sending thread reads the answer. If the client splits a batch, each record
+has another batch, half as large, and the old one is never answered. So records are counted: an answer is complete when
+the answered batches hold all of its records.
 """
 
 from __future__ import annotations
 
 import random
+import threading
 import time
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from itertools import islice
 from typing import Any
 
 from kafka import errors
 from kafka.structs import TopicPartition
 
-from downspout.kafka.answers import Answer
-from downspout.kafka.partitioners import Partitioner, Partitions, Sticky, check_partition
-from downspout.kafka.patches.check import check_producer
-from downspout.kafka.patches.costly_send import BatchQueue
-from downspout.kafka.patches.deadly_silence import ask_again_after_silence
-from downspout.kafka.patches.dropped_properties import hand_on_to_producer
-from downspout.kafka.patches.fatal_refusals import go_on_after_refusals, is_over
-from downspout.kafka.patches.lost_producer_id import ask_for_another
-from downspout.kafka.patches.silent_expiry import keep_reasons
-from downspout.kafka.patches.split_batches import flushing, is_bystander, records_of, report_splits
+from downspout.kafka.partitioners import Partitioner, Partitions, Sticky, StuckPartitions, check_partition
+from downspout.kafka.patches.connecting import pass_on_to_producer
+from downspout.kafka.patches.private_api import check_producer
+from downspout.kafka.patches.producing import (
+    BatchQueue,
+    call_back,
+    flushing,
+    is_bystander,
+    keep_reasons,
+    records_of,
+    report_splits,
+    retries_of,
+)
+from downspout.kafka.patches.transactional import (
+    ask_again_after_silence,
+    ask_for_another_id,
+    go_on_after_refusals,
+    is_over,
+)
 from downspout.kafka.port import Sent
-from downspout.kafka.stuck_partitions import StuckPartitions
 
-__all__ = ["Batches", "check_time", "encode_record"]
+# --- Answers ---
+
+
+ErrorOf = Callable[[int], BaseException]
+Part = tuple[Sequence[int], int, ErrorOf | None]
+"""Places of records in the batch as it was made, the offset of the first, and the error of each."""
+
+
+class BatchAnswer:
+    """The broker's answer to one batch, however often the client splits it."""
+
+    def __init__(
+        self,
+        batch: Any,  # the client's
+        partition: TopicPartition,  # where it goes
+        tokens: Sequence[Any],  # of the records, in order; None for one whose result nobody wants
+        size: int = 0,  # bytes
+        since: float | None = None,  # when its first record was taken, by a monotonic clock
+        finished: deque[BatchAnswer] | None = None,  # where it puts itself when it is done
+    ) -> None:
+        self.batch, self.partition, self.tokens, self.size = batch, partition, tokens, size
+        self.since = time.monotonic() if since is None else since
+        self._finished = finished
+        self._parts: list[Part] = []
+        self._left = len(tokens)
+        self._places: dict[Any, list[int]] = {}
+        """The records in each of the batches into which this one was split."""
+        self._done = threading.Event()
+        self._expect(batch.produce_future, range(len(tokens)))
+
+    @property
+    def is_done(self) -> bool:
+        """Whether all records have their answer."""
+        return self._done.is_set()
+
+    @property
+    def retried(self) -> int:
+        """How often the client has sent records again: the whole batch, or parts of it."""
+        return len(self.tokens) * retries_of(self.batch) + sum(map(len, self._places.values()))
+
+    def wait(self, timeout_s: float) -> bool:
+        """Wait until it is done, for at most so long; return whether it is."""
+        return self._done.wait(timeout_s)
+
+    def moved(self, place: int, future: Any) -> None:
+        """Called by the client for each record of a batch that it splits: the record is in that batch now."""
+        if future in self._places:
+            self._places[future].append(place)
+        else:
+            self._places[future] = places = [place]
+            self._expect(future, places)
+
+    def _expect(self, future: Any, places: Sequence[int]) -> None:
+        call_back(future, partial(self._answered, places), partial(self._failed, places))
+
+    def _answered(self, places: Sequence[int], result: tuple[int, int, ErrorOf | None]) -> None:
+        self._add((places, result[0], result[2]))
+
+    def _failed(self, places: Sequence[int], error: BaseException) -> None:
+        self._add((places, -1, lambda _: error))
+
+    def _add(self, part: Part) -> None:
+        self._parts.append(part)
+        self._left -= len(part[0])
+        if self._left <= 0:
+            if self._finished is not None:
+                self._finished.append(self)  # first: who has waited looks there
+            self._done.set()
+
+    def results(self) -> Iterator[tuple[Sequence[int], Sent]]:
+        """Yield places of records in a complete batch, grouped by result.
+
+        Records that were refused only because of others in their batch have an error that says so (``is_bystander``):
+        they may be sent again.
+        """
+        topic, partition = self.partition
+        for places, offset, error_of in self._parts:
+            if error_of is None:
+                offset = -1 if offset is None else offset
+                yield places, Sent(self._of(places), topic, partition, offset, None, self.since)
+                continue
+            by_error: dict[int, tuple[BaseException, list[int]]] = {}
+            bystanders: list[int] = []
+            first: BaseException | None = None
+            for index, place in enumerate(places):
+                error = error_of(index)
+                if is_bystander(error):
+                    bystanders.append(place)
+                    first = first or error
+                else:
+                    by_error.setdefault(id(error), (error, []))[1].append(place)
+            for error, found in by_error.values():
+                yield found, Sent(self._of(found), topic, partition, -1, error, self.since)
+            if first is not None:
+                yield bystanders, Sent(self._of(bystanders), topic, partition, -1, first, self.since)
+
+    def _of(self, places: Sequence[int]) -> Sequence[Any]:
+        return self.tokens if len(places) == len(self.tokens) else [self.tokens[place] for place in places]
+
+
+# --- Batches ---
+
 
 OVERHEAD_BYTES = 61  # What a batch holds besides its records
 KEPT_MAX = 4_096  # Numbers and header names whose bytes are kept
 _NULL = b"\x01"  # A length of -1
 ASK_S = 0.1  # How often the client is asked for a topic that it does not know
 WAIT_S = 0.01  # How often a flush looks whether such a topic is known by now
-STUCK_LOOK_S = 0.1  # How often to look which partitions are stuck
+STUCK_PERIOD_S = 0.1  # How often stuck partitions are determined
 
 TIME_MAX = (1 << 63) - 1
 
@@ -139,7 +252,7 @@ class _Unknown:
         self.size = 0
 
 
-class Batches:
+class RecordBatches:
     """Fills batches, one for each partition, and hands them to a producer of kafka-python.
 
     Args:
@@ -153,9 +266,9 @@ class Batches:
 
     def __init__(self, producer: Any, partitioner: Partitioner | None = None, linger_s: float = 0.0) -> None:
         check_producer(producer)
-        hand_on_to_producer(producer)
+        pass_on_to_producer(producer)
         go_on_after_refusals(producer)
-        ask_for_another(producer)
+        ask_for_another_id(producer)
         ask_again_after_silence(producer)
         keep_reasons(producer)
         self._producer = producer
@@ -167,11 +280,11 @@ class Batches:
         self._tells_offsets = producer.config["acks"] != 0
         self._open: dict[tuple[str, int], _Open] = {}
         self._unknown: dict[str, _Unknown] = {}
-        self._pending: dict[Answer, None] = {}  # Of batches that were handed over, in that order
-        self._finished: deque[Answer] = deque()  # Those that are answered; the client's thread puts them here
+        self._pending: dict[BatchAnswer, None] = {}  # Batches that were handed over, in that order
+        self._finished: deque[BatchAnswer] = deque()  # Answered; filled by the client's thread
         self._results: list[Sent] = []
         self.error: BaseException | None = None
-        """The first one of a record without a token; who has raised it takes it away."""
+        """First error of a record sent without a token. Whoever raises it clears it."""
         self._handed_bytes = 0
         self.stuck = StuckPartitions()
         self._stuck_bytes = 0
@@ -268,18 +381,18 @@ class Batches:
 
     # --- partitions that do not answer -------------------------------------------------------------------
 
-    def _is_stuck(self, answer: Answer) -> bool:
+    def _is_stuck(self, answer: BatchAnswer) -> bool:
         return bool(self.stuck) and tuple(answer.partition) in self.stuck
 
-    def _free(self) -> Iterator[Answer]:
+    def _free(self) -> Iterator[BatchAnswer]:
         return (answer for answer in self._pending if not self._is_stuck(answer))
 
-    def _look_for_stuck(self) -> None:
+    def _update_stuck(self) -> None:
         now = time.monotonic()
         if now < self._stuck_due or not (self._pending or self.stuck):
             return
-        self._stuck_due, was_any = now + STUCK_LOOK_S, bool(self.stuck)
-        self.stuck.look(
+        self._stuck_due, was_any = now + STUCK_PERIOD_S, bool(self.stuck)
+        self.stuck.update(
             (((answer.partition.topic, answer.partition.partition), answer.since) for answer in self._pending), now
         )
         if self.stuck or was_any:
@@ -303,8 +416,8 @@ class Batches:
         held.records.append((key, value, *rest))
         held.size += len(key or b"") + len(value or b"") + OVERHEAD_BYTES
 
-    def _look_for_topics(self) -> None:
-        """Take in what waited for a topic that is known by now; give up what has waited for too long."""
+    def _check_topics(self) -> None:
+        """Add the records whose topic is known by now; give up those that have waited too long."""
         now = time.monotonic()
         for topic, held in list(self._unknown.items()):
             if self._queue.partitions(topic) is not None:
@@ -347,7 +460,7 @@ class Batches:
         self._partitioner.batch_full(*tp)
         partition = TopicPartition(*tp)
         batch = self._queue.batch(partition, filled.parts, filled.start_ms, filled.end_ms, self._size_max)
-        answer = Answer(batch, partition, filled.tokens, filled.size, filled.since, self._finished)
+        answer = BatchAnswer(batch, partition, filled.tokens, filled.size, filled.since, self._finished)
         report_splits(batch, answer, len(filled.tokens))
         try:
             self._queue.put(partition, batch)
@@ -375,10 +488,10 @@ class Batches:
     # --- answers ----------------------------------------------------------------------------------------
 
     def collect(self) -> None:
-        """Take the answers that are there; send again what was refused for the sake of others."""
+        """Take the answers that have arrived; resend records that were refused only because of others."""
         if self._unknown:
-            self._look_for_topics()
-        self._look_for_stuck()
+            self._check_topics()
+        self._update_stuck()
         finished = self._finished
         while finished:
             answer = finished.popleft()
@@ -396,13 +509,13 @@ class Batches:
                 self._note(sent)
 
     def _note(self, sent: Sent) -> None:
-        """Keep what became of records, where somebody wants to hear of them."""
+        """Keep the result of records with a token, and the first error of others."""
         if sent.error is not None and self.error is None and None in sent.tokens:
             self.error = sent.error
         if sent.tokens[0] is not None or any(token is not None for token in sent.tokens):
             self._results.append(sent)
 
-    def _send_again(self, answer: Answer, places: Sequence[int]) -> None:
+    def _send_again(self, answer: BatchAnswer, places: Sequence[int]) -> None:
         records = records_of(answer.batch)
         self.retried += len(places)
         for place in places:

@@ -1,17 +1,19 @@
-"""Which of the client's errors pass by themselves, and what to do meanwhile: count, warn once, back off.
+"""Errors of the client: which pass by themselves, how they read, and what to do meanwhile.
 
-Nothing here waits: after an error the work is not tried again before a time that grows with each error in a row.
+:class:`RetryGate` never waits: it counts, warns once per period, and says when the work may be tried again.
+:func:`answer_of` is for commands, which have only one turn: it asks again for up to half a minute.
 """
 
 from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Hashable
-from typing import Protocol
+from collections.abc import Callable, Hashable
+from typing import Protocol, TypeVar
 
 from kafka import errors
 
+from downspout.clock import SYSTEM_CLOCK, Clock
 from downspout.errors import BrokerError, MissingExtraError, TakenOverError, UnreadableError
 from downspout.kafka.unreadable import UnreadableBatchError
 from downspout.ledger.retry_schedule import Backoff
@@ -183,3 +185,31 @@ def cure_of(error: BaseException, otherwise: str) -> str:
         return "leave kafka.client.api_version out: the client asks the brokers for theirs; or newer brokers"
     kind = DENIED.get(type(error))
     return f"grant the {kind} to this client (an ACL of the broker)" if kind else otherwise
+
+
+# --- Answers that a command waits for ---
+
+
+ANSWER_S_MAX = 30.0
+AGAIN_S = 0.5
+
+Answer = TypeVar("Answer")
+
+
+def answer_of(question: Callable[[], Answer], what: str, *, clock: Clock = SYSTEM_CLOCK) -> Answer:
+    """Return what Kafka answers; ask again for up to 30 s while the error is one that passes.
+
+    >>> answer_of(lambda: 42, "the lag of group orders")
+    42
+    """
+    deadline = clock.monotonic() + ANSWER_S_MAX
+    while True:
+        try:
+            return question()
+        except errors.KafkaError as error:
+            if not error.retriable or clock.monotonic() >= deadline:
+                cure = "try again when the brokers are up; `downspout kafka status` shows the local one"
+                raise BrokerError(
+                    f"Kafka does not tell {what}: {describe(error)}", cure=cure_of(error, cure)
+                ) from error
+        clock.sleep(AGAIN_S)

@@ -14,7 +14,7 @@ from __future__ import annotations
 from kafka import errors
 
 from downspout.errors import BrokerError, RecordError, UnavailableError
-from downspout.kafka.patches.fatal_refusals import REFUSALS
+from downspout.kafka.patches.transactional import REFUSALS
 from downspout.kafka.retry_gate import describe
 
 __all__ = ["FENCED", "concerns_all", "error_of_all", "error_of_record", "is_its_own"]

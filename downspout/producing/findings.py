@@ -9,9 +9,8 @@ from typing import Any
 from downspout.errors import ConfigError, DownspoutError
 from downspout.findings import Finding
 from downspout.kafka.address import parse_bootstrap
-from downspout.kafka.clusters import is_registered
+from downspout.kafka.clusters import is_registered, is_scheme
 from downspout.kafka.partitioners import make_partitioner
-from downspout.kafka.schemes import is_scheme
 from downspout.producing.settings import check, produce_settings
 from downspout.settings.import_path import load
 

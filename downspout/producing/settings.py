@@ -7,8 +7,8 @@ from typing import Any
 
 from downspout.dead_letters.dead_letter import RECORD_BYTES_MAX
 from downspout.errors import ConfigError
+from downspout.kafka.client_values import producer_properties
 from downspout.kafka.partitioners import PARTITIONERS
-from downspout.kafka.producer_properties import producer_properties
 from downspout.producing.topics import check_topics
 from downspout.settings.table import parse_scope
 

@@ -17,12 +17,10 @@ from kafka import KafkaConsumer
 from downspout.component import SINKS, task_number
 from downspout.errors import ConfigError, coordinates
 from downspout.findings import Finding
-from downspout.kafka.address import parse_bootstrap
+from downspout.kafka.address import check_client, check_names, parse_bootstrap
 from downspout.kafka.client_values import client_values
-from downspout.kafka.clusters import is_registered
-from downspout.kafka.handshake import check_client, check_names
+from downspout.kafka.clusters import is_registered, is_scheme
 from downspout.kafka.port import TOPIC_LEGAL, TopicPartition
-from downspout.kafka.schemes import is_scheme
 from downspout.settings.folders import of_project, of_project_url
 from downspout.settings.secrets import REFERENCE, is_secret, with_secrets
 from downspout.settings.table import SETTINGS, parse_scope

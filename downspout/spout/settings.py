@@ -28,8 +28,8 @@ from typing import Any, ClassVar
 
 from downspout.clock import Clock
 from downspout.errors import USER_ERRORS, ConfigError, coordinates
+from downspout.kafka.clusters import is_scheme
 from downspout.kafka.port import Gathering, TopicPartition
-from downspout.kafka.schemes import is_scheme
 from downspout.ledger.metadata import BYTES_MAX
 from downspout.ledger.retry_schedule import FOR_EVER, Backoff, RetryPolicy
 from downspout.settings.import_path import load

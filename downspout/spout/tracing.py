@@ -17,7 +17,7 @@ from opentelemetry import trace
 from opentelemetry.propagate import extract
 from opentelemetry.trace import Link, Span, SpanKind, StatusCode
 
-from downspout.kafka.columns.headers import decoded_headers
+from downspout.kafka.columns.wire import decoded_headers
 from downspout.ledger.message_id import range_id
 from downspout.protocols import Failure
 

@@ -16,8 +16,8 @@ from typing import Any
 
 from downspout.errors import coordinates
 from downspout.formatting import columns, counted
-from downspout.kafka.asking import answer_of
 from downspout.kafka.port import ConsumerPort, LogState
+from downspout.kafka.retry_gate import answer_of
 from downspout.ledger.metadata import decode
 from downspout.offsets.lag import PartitionLag, reckon
 from downspout.offsets.lag_report import number

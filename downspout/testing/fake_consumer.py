@@ -19,8 +19,7 @@ from kafka.consumer.fetcher import ConsumerRecord
 from kafka.structs import OffsetAndMetadata, TopicPartition
 
 from downspout.kafka.columns import RecordColumns
-from downspout.kafka.fetches import Fetches
-from downspout.kafka.port import Answered, Gathering, GroupMembership, Record
+from downspout.kafka.port import Answered, Fetches, Gathering, GroupMembership, Record
 from downspout.kafka.unreadable import CUT_BYTES, Limits, Unreadable, UnreadableBatchError, UnreadableRecordError
 from downspout.testing.fake_commits import SentCommit
 from downspout.testing.fake_log import PartitionLog

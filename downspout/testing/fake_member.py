@@ -21,8 +21,7 @@ from typing import TYPE_CHECKING, Any
 from kafka import errors
 from kafka.structs import OffsetAndMetadata, TopicPartition
 
-from downspout.kafka.fetches import Fetches
-from downspout.kafka.port import Answered, RebalanceListener
+from downspout.kafka.port import Answered, Fetches, RebalanceListener
 from downspout.kafka.unreadable import Unreadable
 from downspout.testing.fake_group import Group
 

@@ -27,11 +27,10 @@ from kafka import errors
 from kafka.structs import TopicPartition
 from kafka.util import ensure_valid_topic_name
 
-from downspout.kafka.partitioners import Partitions, check_partition, make_partitioner
+from downspout.kafka.client_values import producer_properties
+from downspout.kafka.partitioners import Partitions, StuckPartitions, check_partition, make_partitioner
 from downspout.kafka.port import Sent
 from downspout.kafka.producer_batches import check_time
-from downspout.kafka.producer_properties import producer_properties
-from downspout.kafka.stuck_partitions import StuckPartitions
 
 if TYPE_CHECKING:
     from downspout.kafka.partitioners import Choose
@@ -140,7 +139,7 @@ class FakeProducer:
             self._give_up(now)
             due = [r for r in self._queue if now >= r.at + self._linger_s + self._cluster.acks_after_s]
             self._append([record for record in due if not self._is_silent(record)])
-            self._stuck.look((((r.topic, r.partition), r.at) for r in self._queue), now)
+            self._stuck.update((((r.topic, r.partition), r.at) for r in self._queue), now)
         found, self._results = self._results, []
         return found
 

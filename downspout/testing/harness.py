@@ -32,7 +32,7 @@ from downspout.engine.loop import Bounds, Engine
 from downspout.engine.result import Counts, RunResult
 from downspout.engine.values import Settings, reads, resolve
 from downspout.errors import TopologyError
-from downspout.kafka.schemes import is_scheme
+from downspout.kafka.clusters import is_scheme
 from downspout.settings import folders
 from downspout.settings.folders import local_folder
 from downspout.settings.object_path import place

@@ -13,7 +13,7 @@ from kafka.record import MemoryRecords
 
 from downspout.broker import EmbeddedCluster
 from downspout.kafka import KafkaCluster, NotKafkaError, ProducerPort, Sent, TopicPartition
-from downspout.kafka.frames import Reader, exchange, text
+from downspout.kafka.address import Reader, exchange, text
 from tests.kafka.broker_stage import read_whole, wait_until
 from tests.kafka.stage import unique
 

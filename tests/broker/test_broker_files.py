@@ -16,8 +16,7 @@ import pytest
 from downspout.broker import EmbeddedKafka, broker_files, embedded, find_bootstrap
 from downspout.broker.broker_files import Broker, Cluster
 from downspout.errors import BrokerError, ConfigError
-from downspout.kafka import address, ask_all, cluster_for
-from downspout.kafka.address import parse_bootstrap
+from downspout.kafka import address, ask_all, cluster_for, parse_bootstrap
 from downspout.system import FileLock, ports, process
 from tests.kafka.programs import program
 

@@ -14,10 +14,9 @@ from kafka import KafkaProducer
 from kafka.admin import ConfigResource, ConfigResourceType
 
 from downspout.broker import EmbeddedKafka
-from downspout.kafka import Cluster, ConsumerPort, RecordColumns, TopicPartition, TopicReader, cluster_for
-from downspout.kafka.columns import fetch as hook
+from downspout.kafka import Cluster, ConsumerPort, RecordColumns, TopicPartition, TopicReader, WideSocket, cluster_for
+from downspout.kafka.columns import fetcher as hook
 from downspout.kafka.columns import reading
-from downspout.kafka.patches.small_reads import WideSocket
 from downspout.testing import UNHURRIED
 from tests.broker.scene import Scene, run_until
 from tests.kafka.stage import unique

@@ -16,8 +16,7 @@ from kafka import errors
 from downspout.broker import EmbeddedKafka
 from downspout.cli import main
 from downspout.errors import BrokerError, ConfigError, UnreadableError
-from downspout.kafka import KafkaCluster, OffsetAndMetadata, TopicPartition, TopicReader
-from downspout.kafka.reading import END, Place
+from downspout.kafka import END, KafkaCluster, LogPoint, OffsetAndMetadata, TopicPartition, TopicReader
 from downspout.ledger import encode
 from downspout.testing import FakeKafka
 from tests.spout.spout_driver import Kafka, fill
@@ -88,10 +87,10 @@ def test_an_offset_that_is_not_there_is_said(bare_kafka: Kafka, consume: Consume
     fill(bare_kafka, 10, topic=TOPIC)
     bare_kafka.delete_records(TOPIC, 0, 4)
     said = consume("--from", "2", "--max", "1", error=True)
-    assert said == [f"note: {TOPIC}[0]: reading was to begin at 2, and the log begins at 4", "1 record"]
+    assert said == [f"note: {TOPIC}[0]: reading should begin at 2, and the log begins at 4", "1 record"]
     assert places(consume("--from", "2", "--max", "1")) == ["[0]@4"]
     said = consume("--from", "11", error=True)
-    assert said == [f"note: {TOPIC}[0]: reading was to begin at 11, and the log ends at 10", "0 records"]
+    assert said == [f"note: {TOPIC}[0]: reading should begin at 11, and the log ends at 10", "0 records"]
 
 
 def test_aborted_transactions_are_left_out(bare_kafka: Kafka, consume: Consume) -> None:
@@ -369,7 +368,7 @@ def test_the_end_is_that_of_the_start(bare_kafka: Kafka) -> None:
     fill(bare_kafka, 3, topic=TOPIC)
     with (
         TopicReader(bare_kafka, TOPIC, until=END) as bounded,
-        TopicReader(bare_kafka, TOPIC, start=Place("offset", 1), until=None, limit=4) as follower,
+        TopicReader(bare_kafka, TOPIC, start=LogPoint("offset", 1), until=None, limit=4) as follower,
     ):
         fill(bare_kafka, 2, topic=TOPIC)
         assert [record.offset for records in bounded.batches() for record in records] == [0, 1, 2]

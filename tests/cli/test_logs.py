@@ -9,7 +9,7 @@ import pytest
 from kafka import errors
 
 from downspout.cli.logs import WHILE_S, OnceInAWhile, OneLine
-from downspout.kafka import noise
+from downspout.kafka import log_filters
 from downspout.testing import VirtualClock
 
 
@@ -85,7 +85,7 @@ def test_what_nobody_can_act_on_is_left_out_at_its_logger(
     given: tuple[str, str, tuple[object, ...]], shown: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Slow steps of the client's loop and requests that its close has cancelled are left out, other errors are not."""
-    noise.leave_out()
+    log_filters.install()
     name, text, args = given
     with caplog.at_level(logging.ERROR, logger=name):  # a command that ran before may have silenced the client's
         logging.getLogger(name).error(text, *args)

@@ -117,10 +117,10 @@ def test_foreign_records_are_all_yielded(kafka: Kafka) -> None:
 def test_a_broker_that_goes_away_in_the_middle_is_an_error() -> None:
     """A reader that gets nothing more though the log goes on gives up with the place, and never ends quietly."""
     with FakeKafka("stuck") as kafka:
-        for _ in range(501):
+        for _ in range(2_001):
             kafka.produce("dead", b"v")
         letters = read_dead_letters(kafka, "dead")
-        assert len(list(islice(letters, 500))) == 500
+        assert len(list(islice(letters, 2_000))) == 2_000
         kafka.broker_down()
-        with pytest.raises(BrokerError, match=r"dead\[0\]@500: nothing comes, but the log ends at 501"):
+        with pytest.raises(BrokerError, match=r"dead\[0\]@2000: nothing arrives, but the log ends at 2001"):
             next(letters)

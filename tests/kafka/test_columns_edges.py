@@ -10,7 +10,7 @@ from kafka.errors import CorruptRecordError, UnsupportedCodecError
 from kafka.record import MemoryRecords
 from kafka.record.default_records import DefaultRecordBatchBuilder
 
-from downspout.kafka import NotStraight, batches, decode
+from downspout.kafka import FastPathMiss, batches, decode
 from downspout.kafka.columns import reading
 from tests.kafka.wire_batches import (
     ATTRIBUTES_AT,
@@ -122,7 +122,7 @@ def test_the_straight_way_knows_no_lies() -> None:
     (sound,) = batches(raw)
     data, start, end = sound.records()
     for cut in range(start, end):
-        with pytest.raises(NotStraight):
+        with pytest.raises(FastPathMiss):
             decode("t", 0, [sound], [(data[:cut], start, cut)])
 
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from downspout.kafka.patches.unseen_connections import SILENT_S
-from downspout.kafka.patches.unseen_connections import connected as connected_of
+from downspout.kafka.patches.connecting import UNCONNECTED_S as SILENT_S
+from downspout.kafka.patches.connecting import connected as connected_of
 
 LONG_S, FETCH_S = 60.0, 0.5
 

@@ -9,8 +9,7 @@ import pytest
 from kafka import errors
 from kafka.producer.transaction_manager import ProducerIdAndEpoch, TransactionManager, TransactionState
 
-from downspout.kafka.patches.fatal_refusals import FATAL, REFUSALS, go_on_after_refusals
-from downspout.kafka.patches.lost_producer_id import ask_for_another
+from downspout.kafka.patches.transactional import FATAL, REFUSALS, ask_for_another_id, go_on_after_refusals
 
 BUMP, RESET = TransactionManager.ERROR_CLASS_NEEDS_EPOCH_BUMP, TransactionManager.ERROR_CLASS_NEEDS_PRODUCER_ID_RESET
 RETRIABLE, ABORTABLE = TransactionManager.ERROR_CLASS_RETRIABLE, TransactionManager.ERROR_CLASS_ABORTABLE
@@ -78,7 +77,7 @@ def test_a_transaction_is_not_committed_without_a_record_that_was_given_up() -> 
 def test_a_producer_that_drops_its_id_asks_for_another(version: tuple[int, int]) -> None:
     """As it does when a batch expires that was sent before: the client itself would send nothing any more."""
     manager = TransactionManager(api_version=version)
-    ask_for_another(SimpleNamespace(_transaction_manager=manager))
+    ask_for_another_id(SimpleNamespace(_transaction_manager=manager))
     manager.init_producer_id()
     manager.next_request_handler(has_incomplete_batches=False)
     manager.set_producer_id_and_epoch(ProducerIdAndEpoch(7, 0))
@@ -92,5 +91,5 @@ def test_a_producer_that_drops_its_id_asks_for_another(version: tuple[int, int])
 def test_in_a_transaction_the_producer_is_over_instead() -> None:
     """The client's thread goes on: it has batches to answer."""
     manager = TransactionManager(transactional_id="id", api_version=(4, 3))
-    ask_for_another(SimpleNamespace(_transaction_manager=manager))
+    ask_for_another_id(SimpleNamespace(_transaction_manager=manager))
     manager.reset_producer_id()

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from downspout.kafka.fetches import PERIOD_S, Fetches
+from downspout.kafka import Fetches
+from downspout.kafka.port import PERIOD_S
 
 
 def test_mean_and_longest_are_of_late() -> None:

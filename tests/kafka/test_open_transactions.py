@@ -10,7 +10,7 @@ import pytest
 from kafka.admin import TransactionState
 
 from downspout.kafka import OpenTransaction, TopicPartition
-from downspout.kafka.open_transactions import OFFSETS, open_transactions
+from downspout.kafka.describing import OFFSETS_TOPIC, open_transactions
 
 
 class Admin:
@@ -20,11 +20,13 @@ class Admin:
         self._state, self._starts = TransactionState(state), iter(starts)
 
     def describe_topics(self, topics: Sequence[str]) -> Sequence[Any]:
-        assert topics == [OFFSETS]
+        """Return that there is one partition."""
+        assert topics == [OFFSETS_TOPIC]
         return [{"partitions": [{}]}]
 
     def describe_producers(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, Any]:
-        assert partitions == [(OFFSETS, 0)]
+        """Return a look."""
+        assert partitions == [(OFFSETS_TOPIC, 0)]
         producer = SimpleNamespace(producer_id=7, current_transaction_start_offset=next(self._starts))
         return {partitions[0]: SimpleNamespace(active_producers=[producer])}
 

@@ -1,4 +1,4 @@
-"""Batches made here: the bytes are kafka-python's own, and a batch is done only when all of its records are."""
+"""RecordBatches made here: the bytes are kafka-python's own, and a batch is done only when all of its records are."""
 
 from __future__ import annotations
 
@@ -15,26 +15,26 @@ from kafka.record.default_records import DefaultRecordBatchBuilder
 from kafka.structs import TopicPartition
 
 from downspout.errors import BrokerError
-from downspout.kafka.answers import Answer
-from downspout.kafka.patches.split_batches import _Handles, is_bystander
-from downspout.kafka.producer_batches import Batches, encode_record
+from downspout.kafka.patches.producing import Handles, is_bystander
+from downspout.kafka.producer_batches import BatchAnswer, RecordBatches, encode_record
 
 TP = TopicPartition("dead", 0)
 data = st.none() | st.binary(max_size=200)
 record = st.tuples(st.integers(0, 1 << 42), data, data, st.lists(st.tuples(st.text(max_size=80), data)))
 
 
-def _answer(count: int) -> tuple[Answer, Any]:
+def _answer(count: int) -> tuple[BatchAnswer, Any]:
     """Return what hears of a batch, and the batch's future."""
     future = _future()
-    return Answer(SimpleNamespace(produce_future=future, attempts=0), TP, [f"r{n}" for n in range(count)]), future
+    return BatchAnswer(SimpleNamespace(produce_future=future, attempts=0), TP, [f"r{n}" for n in range(count)]), future
 
 
 def _future() -> Any:
     return FutureProduceResult(TP)
 
 
-def _fates(answer: Answer) -> dict[str, Any]:
+def _fates(answer: BatchAnswer) -> dict[str, Any]:
+    """Return offset or error of each record."""
     found: dict[str, Any] = {}
     for places, sent in answer.results():
         assert len(places) == len(sent.tokens)
@@ -95,7 +95,7 @@ def test_records_that_are_sent_again_are_counted() -> None:
     assert answer.retried == 0
     answer.batch.attempts = 2
     assert answer.retried == 8
-    handles: Any = _Handles(answer, 4)
+    handles: Any = Handles(answer, 4)
     left, right = _future(), _future()
     for index, half in enumerate([left, left, right, right]):
         handles[index].rebind(half, 0)
@@ -105,7 +105,7 @@ def test_records_that_are_sent_again_are_counted() -> None:
 def test_a_batch_that_is_split_waits_for_all_parts() -> None:
     """Split in two, and one half again: it is done after the third answer, and each record has its own offset."""
     answer, _ = _answer(5)
-    handles: Any = _Handles(answer, 5)
+    handles: Any = Handles(answer, 5)
     left, right = _future(), _future()
     for index, half in enumerate([left, left, left, right, right]):
         handles[index].rebind(half, 0)
@@ -139,5 +139,5 @@ def test_another_version_of_the_client_is_refused_at_once() -> None:
     closed: list[float] = []
     producer = SimpleNamespace(_accumulator=SimpleNamespace(config={}), close=lambda timeout: closed.append(timeout))
     with pytest.raises(BrokerError, match=r"kafka-python .* has no producer\._accumulator\._appends_in_progress"):
-        Batches(producer)
+        RecordBatches(producer)
     assert closed == [0]

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from downspout.kafka.producer_properties import producer_properties
+from downspout.kafka import producer_properties
 
 
 @pytest.mark.parametrize("given", [

@@ -12,9 +12,8 @@ from hypothesis import strategies as st
 from kafka.consumer.fetcher import Fetcher
 
 from downspout.errors import ConfigError
-from downspout.kafka import ColumnRecord, RecordColumns
-from downspout.kafka.columns import fetch as hook
-from downspout.kafka.columns.headers import decoded_headers, encoded_headers
+from downspout.kafka import ColumnRecord, RecordColumns, decoded_headers, encoded_headers
+from downspout.kafka.columns import fetcher as hook
 
 OCTETS = st.one_of(st.none(), st.binary(max_size=5))
 HEADERS = st.lists(st.tuples(st.text(max_size=3), OCTETS), max_size=2)

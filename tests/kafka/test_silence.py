@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from downspout.kafka import TopicPartition
-from downspout.kafka.patches import unseen_silence
-from downspout.kafka.patches.unseen_silence import Watch
+from downspout.kafka.patches import connecting
+from downspout.kafka.patches.connecting import ConnectionWatch
 from downspout.outages import Outages
 from downspout.testing import VirtualClock
 
@@ -34,7 +34,7 @@ class Client:
             cluster=cluster, closed=False, _backoff={}, _conns=self.connections,
             _net=SimpleNamespace(call_later=lambda *args: None),
         )  # fmt: skip
-        self.watch = Watch(SimpleNamespace(_manager=self.manager), "writing")
+        self.watch = ConnectionWatch(SimpleNamespace(_manager=self.manager), "writing")
 
     def ask(self) -> None:
         self.asked += 1
@@ -55,13 +55,13 @@ class Client:
     def live(self, seconds: int) -> None:
         for _ in range(seconds):
             self.clock.sleep(1)
-            self.watch.look(self.clock.monotonic())
+            self.watch.check(self.clock.monotonic())
 
 
 @pytest.fixture
 def client(monkeypatch: pytest.MonkeyPatch) -> Client:
     clock = VirtualClock()
-    monkeypatch.setattr(unseen_silence, "OUTAGES", Outages(clock))
+    monkeypatch.setattr(connecting, "OUTAGES", Outages(clock))
     return Client(clock)
 
 
@@ -97,7 +97,7 @@ def test_what_waits_at_a_silent_broker_goes_to_the_new_leader(client: Client, ca
     del client.nodes[0]  # as Kafka's controller takes it off the list
     client.live(1)
     assert client.closed == [1]
-    assert said(caplog)[1:] == [f"{NAMES[1]} {unseen_silence.ELSEWHERE}, after 9 s"]
+    assert said(caplog)[1:] == [f"{NAMES[1]} {connecting.ELSEWHERE}, after 9 s"]
 
 
 def test_a_broker_that_refuses_connections_is_away_where_it_leads(

@@ -22,7 +22,7 @@ from kafka.record import MemoryRecords
 from kafka.structs import OffsetAndMetadata
 
 from downspout.kafka import CUT_BYTES, Limits, Tolerance, Unreadable, bounded, column_records, watched
-from downspout.kafka.columns.unpacking import unpacked, unpacked_whole
+from downspout.kafka.columns.batch import unpacked, unpacked_whole
 from downspout.kafka.unreadable import UnreadableBatchError
 from tests.kafka.wire_batches import LAST_DELTA_AT, TP, Sent, batch, old, sealed
 

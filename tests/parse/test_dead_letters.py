@@ -17,8 +17,7 @@ from bolts.parse import JsonParseBolt
 from downspout.cli import main
 from downspout.dead_letters import DeadLetter, DeadLetters, read_dead_letters, rejected
 from downspout.dead_letters.rejected import DeadLetterWriter, Rejected
-from downspout.kafka import cluster_for
-from downspout.kafka.rereading import Rereader
+from downspout.kafka import Rereader, cluster_for
 from downspout.ledger import Origin
 from downspout.origins import column_of
 from downspout.testing import run_topology

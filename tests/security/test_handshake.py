@@ -14,9 +14,7 @@ import pytest
 
 from downspout.broker import EmbeddedKafka, find_access, security
 from downspout.errors import BrokerError, ConfigError
-from downspout.kafka import KafkaCluster, NotKafkaError, address, ask_all, handshake
-from downspout.kafka.frames import HungUpError
-from downspout.kafka.handshake import Listener, RefusedError
+from downspout.kafka import HungUpError, KafkaCluster, ListenerProtocol, NotKafkaError, RefusedError, address, ask_all
 from downspout.system import jars
 from tests.security.brokers import START_S_MAX
 
@@ -28,7 +26,7 @@ def properties_of(broker: EmbeddedKafka) -> dict[str, str]:
 
 def enter(broker: EmbeddedKafka, client: dict[str, Any], host: str = "127.0.0.1") -> None:
     with socket.create_connection((broker.broker.host, broker.broker.port), timeout=60) as connection:
-        handshake.enter(connection, host, client)
+        address.enter(connection, host, client)
 
 
 @pytest.mark.broker
@@ -48,7 +46,7 @@ def test_the_controller_wants_a_certificate(scram_kafka: EmbeddedKafka) -> None:
     _, (trouble,) = ask_all([("127.0.0.1", port)], client)
     assert "127.0.0.1" in trouble.what
     assert "certificate of the client" in trouble.cure
-    assert handshake.listener_at("127.0.0.1", port) == Listener("SSL")
+    assert address.listener_at("127.0.0.1", port) == ListenerProtocol("SSL")
 
 
 @pytest.mark.sweep
@@ -83,7 +81,7 @@ def test_an_expired_certificate_is_told(tmp_path: Path, monkeypatch: pytest.Monk
     trusting = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     trusting.check_hostname, trusting.verify_mode = False, ssl.CERT_NONE
     with monkeypatch.context() as blind:  # or the start itself would wait for an answer that it can trust
-        blind.setattr(handshake, "_tls", lambda client: trusting)
+        blind.setattr(address, "_tls", lambda client: trusting)
         broker = EmbeddedKafka(tmp_path / "kafka", security="ssl", start_s_max=START_S_MAX).start()
     try:
         with pytest.raises(BrokerError, match="its certificate has expired") as caught:
@@ -183,10 +181,10 @@ def test_a_missing_file_is_named(tmp_path: Path) -> None:
     """A certificate that is not there, or is none, is an error with the setting and the file."""
     client = {"security_protocol": "SSL", "ssl_cafile": str(tmp_path / "none.pem")}
     with pytest.raises(ConfigError, match=r"kafka\.client\.ssl_cafile = .*none\.pem' cannot be read: No such file"):
-        handshake.check_client(client)
+        address.check_client(client)
     (tmp_path / "none.pem").write_text("no certificate", encoding="utf-8")
     with pytest.raises(ConfigError, match=r"kafka\.client\.ssl_cafile cannot be used"):
-        handshake.check_client(client)
+        address.check_client(client)
 
 
 def test_an_older_look_of_a_broker_directory_is_open(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from bolts.parse import JsonParseBolt
 from downspout.cli import main
 from downspout.compare import engines, freeze
 from downspout.errors import ConfigError, DownspoutError
-from downspout.kafka import TopicPartition, noise
+from downspout.kafka import TopicPartition, log_filters
 from downspout.settings import CLIENT_PREFIX, layers, with_secrets
 from downspout.spout import setup_of
 from downspout.testing import FakeKafka
@@ -249,7 +249,7 @@ class SaslAuthenticateRequest:
 def test_what_kafka_python_would_log_is_covered(logger: str, text: str, args: tuple[Any, ...]) -> None:
     """Neither a request that logs in, nor bytes, nor properties are let through as they are."""
     record = logging.LogRecord(logger, logging.DEBUG, "x.py", 1, text, args, None)
-    shown = record.getMessage() if noise.cover(record) else ""
+    shown = record.getMessage() if log_filters.cover(record) else ""
     assert "hunter2" not in shown
     assert "hunter2" not in repr(record.args) or shown == ""
 
@@ -258,5 +258,5 @@ def test_other_requests_are_logged_as_they_are() -> None:
     """A place in Kafka, a request that holds no login: nothing of them is lost."""
     args = ("c", 1, TopicPartition("t", 0))
     record = logging.LogRecord("kafka.net.connection", logging.DEBUG, "x.py", 1, "%s Request %d: %s", args, None)
-    assert noise.cover(record)
+    assert log_filters.cover(record)
     assert record.getMessage() == "c Request 1: TopicPartition(topic='t', partition=0)"

@@ -22,9 +22,9 @@ from downspout.dead_letters import (
 )
 from downspout.dead_letters.replayed import PREFIX as REPLAY
 from downspout.errors import ConfigError
-from downspout.kafka import NotStraight, batches
+from downspout.kafka import FastPathMiss, batches
 from downspout.kafka import decode as decode_batches
-from downspout.kafka.columns.batch import Batch
+from downspout.kafka.columns.batch import WireBatch
 from downspout.ledger import Isolation, Origin, author_for_another_topic, decode, encode
 from downspout.sink import COMPACT, FENCE, REBUILD, Coverage, DataFile, Entry, History, Stream, to_document
 from downspout.sink.log.entry import from_document
@@ -155,7 +155,7 @@ def _json_offsets(content: bytes) -> None:
 
 def _batches(content: bytes) -> None:
     for batch in batches(content):
-        if not isinstance(batch, Batch):
+        if not isinstance(batch, WireBatch):
             continue  # older formats are the client's business
         found = decode_batches("t", 0, [batch], [batch.records()])
         assert len(found) == batch.records_count
@@ -190,7 +190,7 @@ PARSERS: dict[str, Parser] = {
     "checkpoint of the log": Parser(_restore, (ValueError,), (checkpoint(),), _sealed),
     "offsets in Spark's options": Parser(_offsets, (ConfigError,), OFFSETS),
     "offsets in a checkpoint": Parser(_json_offsets, (ConfigError,), OFFSETS),
-    "record batches": Parser(_batches, (NotStraight, CorruptRecordError, struct.error), tuple(_fetched())),
+    "record batches": Parser(_batches, (FastPathMiss, CorruptRecordError, struct.error), tuple(_fetched())),
 }
 
 

@@ -22,8 +22,7 @@ from downspout.audit import AuditReport
 from downspout.audit.audit import audit
 from downspout.broker import EmbeddedKafka
 from downspout.errors import BrokerError, StormError
-from downspout.kafka import KafkaCluster, TopicPartition
-from downspout.kafka.asking import answer_of
+from downspout.kafka import KafkaCluster, TopicPartition, answer_of
 from downspout.storm import StormNode, TopologyStats, groups, nimbus, programs, show, stats
 from downspout.storm.node_files import read_daemons
 

@@ -1,14 +1,13 @@
 """Columns from the wire: fetched record batches as numpy and Arrow arrays, without an object per record.
 
-* ``record_columns``: what comes of it, records of one partition as columns.
-* ``batch``: where batches begin and end, and what their headers say.
-* ``decode``: many batches into columns at once; ``varints`` and ``headers`` are its parts.
-* ``reading``: the way through the batches of one fetch; ``large`` and ``unpacking`` bound what they unpack to.
-* ``fetch``: what takes the place of a class in kafka-python's fetcher.
+* ``record_columns``: the result, records of one partition as columns.
+* ``batch``: record batches, their headers and how they are unpacked.
+* ``wire``: varints, headers and Arrow arrays over the fetched bytes; ``decode``: many batches into columns at once.
+* ``reading``: the way through the batches of one fetch; ``fetcher``: what replaces a class of kafka-python's fetcher.
 
-Nothing here knows of the network or of groups, nor of the client's private parts (``downspout.kafka.patches``). The
-decoder takes the straight way only: whatever is not exactly as it should be is left to the client's own decoder, record
-by record. So errors are the client's, and what the client reads, we read.
+Nothing here knows the network, groups, or private names of the client (``downspout.kafka.patches``). The decoder
+handles well-formed batches only; anything else is left to the client's own decoder, record by record. So errors are the
+client's, and we read whatever the client reads.
 """
 
 from downspout.kafka.columns.record_columns import ColumnRecord, RecordColumns

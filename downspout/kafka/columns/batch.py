@@ -1,22 +1,143 @@
-"""Record batches of version 2 (KIP-98): where they begin and end in what was fetched, and what their headers say."""
+"""Record batches of version 2 (KIP-98): their bounds in fetched bytes, their headers, and how they are unpacked.
+
+kafka-python unpacks a batch whole, whatever its size. Here it is unpacked piece by piece: the reader may stop at any
+time, with at most one piece made in advance.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import struct
+import zlib
+from collections.abc import Callable, Iterator
 from functools import partial
 from struct import Struct
 from struct import error as StructError
 from typing import Any
 
+from kafka import codec
 from kafka.errors import CorruptRecordError, UnsupportedCodecError
 from kafka.record import MemoryRecords
 from kafka.record.legacy_records import LegacyRecordBatch
 from kafka.record.util import calc_crc32c
 
-from downspout.kafka.columns.unpacking import unpacked, unpacked_whole
-from downspout.kafka.columns.varints import NotStraight
-from downspout.kafka.patches.unbounded_unpacking import ReadableBatch, old_batch, unpacked_batch
+from downspout.kafka.columns.wire import FastPathMiss
+from downspout.kafka.patches.fetching import ReadableBatch, old_batch, unpacked_batch
 from downspout.kafka.unreadable import Limits, UnreadableBatchError
+
+# --- Unpacking ---
+
+PIECE_BYTES = 1024 * 1024
+INPUT_BYTES = 64 * 1024
+CODECS = {1: "gzip", 2: "snappy", 3: "lz4", 4: "zstd"}
+_XERIAL = b"\x82SNAPPY\x00"
+_XERIAL_HEADER = 16
+_NUMBER_BYTES_MAX = 5
+
+
+def unpacked(kind: int, data: bytes, most: int) -> Iterator[bytes]:
+    """Yield unpacked data, in pieces of at most a mebibyte; with snappy, of at most ``most`` bytes.
+
+    >>> b"".join(unpacked(1, zlib.compress(b"x" * 5, wbits=31), most=100))
+    b'xxxxx'
+
+    ``kind`` is 1 to 4: gzip, snappy, lz4, zstd. Snappy unpacks whole blocks only: one above ``most`` is refused.
+    """
+    name = CODECS.get(kind)
+    if name is None:
+        raise UnsupportedCodecError(f"Unrecognized compression type: {kind}")
+    if not getattr(codec, f"has_{name}")() or (name == "lz4" and codec.lz4 is None):
+        raise UnsupportedCodecError(f"Libraries for {name} compression codec not found")
+    try:
+        yield from _UNPACKERS[name](data, most)
+    except (CorruptRecordError, GeneratorExit, MemoryError):
+        raise
+    except Exception as error:  # each package has errors of its own
+        raise CorruptRecordError(f"it cannot be unpacked: {name}: {error}") from error
+
+
+def unpacked_whole(kind: int, data: bytes, most: int, block_max: int) -> bytes | None:
+    """Return unpacked data; None if that is more than ``most`` bytes. Errors are those of :func:`unpacked`."""
+    parts, size = [], 0
+    for part in unpacked(kind, data, block_max):
+        size += len(part)
+        if size > most:
+            return None
+        parts.append(part)
+    return parts[0] if len(parts) == 1 else b"".join(parts)
+
+
+def _gzip(data: bytes, most: int) -> Iterator[bytes]:
+    left = data
+    while left:
+        one = zlib.decompressobj(31)
+        at = 0
+        while not one.eof:
+            if at >= len(left):
+                raise CorruptRecordError("it cannot be unpacked: gzip: it ends too soon")
+            found = one.decompress(left[at : at + INPUT_BYTES], PIECE_BYTES)
+            at += INPUT_BYTES
+            while found:
+                yield found
+                found = one.decompress(one.unconsumed_tail, PIECE_BYTES) if not one.eof else b""
+        left = (one.unused_data + left[at:]).lstrip(b"\0")
+
+
+def _lz4(data: bytes, most: int) -> Iterator[bytes]:
+    one = codec.lz4.LZ4FrameDecompressor()
+    for at in range(0, len(data), INPUT_BYTES):
+        if one.eof:
+            return
+        found = one.decompress(data[at : at + INPUT_BYTES], PIECE_BYTES)
+        while found:
+            yield found
+            found = b"" if one.eof or one.needs_input else one.decompress(b"", PIECE_BYTES)
+    if not one.eof:
+        raise CorruptRecordError("it cannot be unpacked: lz4: it ends too soon")
+
+
+def _zstd(data: bytes, most: int) -> Iterator[bytes]:
+    with codec.zstd.ZstdDecompressor().stream_reader(data, read_across_frames=True) as reader:
+        while found := reader.read(PIECE_BYTES):
+            yield found
+
+
+def _snappy(data: bytes, most: int) -> Iterator[bytes]:
+    if len(data) <= _XERIAL_HEADER or not data.startswith(_XERIAL):
+        yield _snappy_block(data, most)
+        return
+    at = _XERIAL_HEADER
+    while at < len(data):
+        (size,) = struct.unpack_from(">i", data, at)
+        at += 4
+        if size <= 0:
+            raise CorruptRecordError(f"it cannot be unpacked: snappy: a block of {size} bytes")
+        # The last block may claim more bytes than are left: the client takes those that are, and so do we.
+        yield _snappy_block(data[at : at + size], most)
+        at += size
+
+
+def _snappy_block(block: bytes, most: int) -> bytes:
+    """Unpack a block, which says how large it will be, and is wrong if it does not become that."""
+    size = shift = 0
+    for byte in block[:_NUMBER_BYTES_MAX]:
+        size |= (byte & 0x7F) << shift
+        shift += 7
+        if byte < 0x80:
+            break
+    if size > most:
+        raise CorruptRecordError(
+            f"a block of snappy unpacks to {size:,} bytes, and kafka.batch_bytes_max allows {most:,}"
+        )
+    found: bytes = codec.snappy.decompress(block)
+    return found
+
+
+_UNPACKERS: dict[str, Callable[[bytes, int], Iterator[Any]]] = {
+    "gzip": _gzip, "snappy": _snappy, "lz4": _lz4, "zstd": _zstd,
+}  # fmt: skip
+
+
+# --- Batches ---
 
 _PREFIX = Struct(">qi")  # Offset and size, which all formats have
 _MAGIC_AT = 16
@@ -31,8 +152,8 @@ _CODEC, _BROKERS_TIME, _TRANSACTIONAL, _CONTROL = 0x07, 0x08, 0x10, 0x20
 Unpacked = tuple[bytes, int, int]  # Bytes with the records of a batch, where they begin and where they end
 
 
-class Batch:
-    """The header of one batch; its records stay where they are. What the client asks of it has the client's names."""
+class WireBatch:
+    """The header of one batch; its records stay where they are. Members the client uses have the client's names."""
 
     __slots__ = (
         "_attributes", "_crc", "_data", "_start", "base_offset", "end", "first_timestamp", "last_offset",
@@ -87,9 +208,9 @@ class Batch:
         data, start, end = records
         return unpacked_batch(whole, data[start:end], self.records_count)
 
-    def part(self, count: int) -> Batch:
+    def part(self, count: int) -> WireBatch:
         """Return the header of a batch with this number of records."""
-        made = Batch(self._data, self._start, self.end)
+        made = WireBatch(self._data, self._start, self.end)
         made.records_count = count
         return made
 
@@ -108,7 +229,7 @@ class Batch:
         try:
             found = unpacked_whole(kind, self._data[start : self.end], most, limits.batch_bytes)
         except UnsupportedCodecError as error:
-            raise NotStraight(str(error)) from error
+            raise FastPathMiss(str(error)) from error
         return None if found is None else (found, 0, len(found))
 
     def stream(self, limits: Limits) -> Iterator[bytes]:
@@ -119,7 +240,7 @@ class Batch:
 
 
 def batches(data: bytes, limits: Limits = Limits()) -> Iterator[Any]:  # noqa: B008 - it cannot change
-    """Yield a :class:`Batch` for each of version 2, and the client's own object for an older one.
+    """Yield a :class:`WireBatch` for each of version 2, and the client's own object for an older one.
 
     What a fetch has cut off at its end is left out; it will be fetched again.
 
@@ -132,8 +253,8 @@ def batches(data: bytes, limits: Limits = Limits()) -> Iterator[Any]:  # noqa: B
         next_at = at + _PREFIX.size + length
         if next_at > end:
             return
-        if next_at - at >= _PREFIX_AND_MAGIC and data[at + _MAGIC_AT] == Batch.magic:
-            yield Batch(data, at, next_at)
+        if next_at - at >= _PREFIX_AND_MAGIC and data[at + _MAGIC_AT] == WireBatch.magic:
+            yield WireBatch(data, at, next_at)
         else:
             yield _of_the_client(data, at, next_at, limits)
         at = next_at

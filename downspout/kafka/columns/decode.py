@@ -8,7 +8,8 @@ The layout of a record (KIP-98): length, attributes (one byte), timestamp delta,
 length of the value, value, headers. All numbers but the attributes are zigzag varints.
 
 Input is not trusted. Every place is compared with the end of its record before it is used, no memory is taken by what a
-number says alone, and the fields must fill their record to the byte. Where they do not, :class:`NotStraight` is raised.
+number says alone, and the fields must fill their record to the byte. Where they do not, :class:`FastPathMiss` is
+raised.
 """
 
 from __future__ import annotations
@@ -22,11 +23,9 @@ import pyarrow as pa
 from kafka.record.util import decode_varint
 from numpy.typing import NDArray
 
-from downspout.kafka.columns.batch import Batch, Unpacked
-from downspout.kafka.columns.gather import indices, laid_on
-from downspout.kafka.columns.headers import check_headers
+from downspout.kafka.columns.batch import Unpacked, WireBatch
 from downspout.kafka.columns.record_columns import RecordColumns
-from downspout.kafka.columns.varints import NotStraight, Octets, Whole, varints
+from downspout.kafka.columns.wire import FastPathMiss, Octets, Whole, check_headers, indices, laid_on, varints
 
 RECORD_BYTES_MIN = 7  # A record without key, value and headers: six numbers and the attributes, a byte each
 BYTES_MAX = (1 << 31) - 1  # Arrow's binary arrays count in 32 bits
@@ -34,7 +33,7 @@ _FIRST = [(n >> 1) + 1 for n in range(0x80)] + [(n >> 1) + 2 for n in range(0x80
 """How far the first byte of a record's length, by itself, takes us: behind a length of one or two bytes, and on."""
 
 
-def decode(topic: str, partition: int, batches: Sequence[Batch], unpacked: Sequence[Unpacked]) -> RecordColumns:
+def decode(topic: str, partition: int, batches: Sequence[WireBatch], unpacked: Sequence[Unpacked]) -> RecordColumns:
     """Return the records of batches, in offset order."""
     data, spans = _in_one(unpacked)
     places: list[int] = []
@@ -46,7 +45,7 @@ def decode(topic: str, partition: int, batches: Sequence[Batch], unpacked: Seque
     starts, ends = _starts_and_ends(bounds, counts)
     octets = np.frombuffer(data, np.uint8)
     if (octets[starts] & 1).any():
-        raise NotStraight("a record has a negative length")
+        raise FastPathMiss("a record has a negative length")
     delta_ms, offsets, at = _numbers(octets, starts)
     offsets += _for_each(counts, [batch.base_offset for batch in batches])
     _check_order(offsets, counts, batches)
@@ -68,14 +67,14 @@ def _in_one(unpacked: Sequence[Unpacked]) -> tuple[bytes, list[tuple[int, int]]]
             at += end - start
         data = b"".join(memoryview(each)[start:end] for each, start, end in unpacked)
     if len(data) > BYTES_MAX:
-        raise NotStraight("too much for one array")
+        raise FastPathMiss("too much for one array")
     return data, spans
 
 
 def _hop(data: bytes, at: int, end: int, count: int, places: list[int]) -> None:
     """Append where each record begins, and at last where they all end."""
     if count < 0 or count * RECORD_BYTES_MIN > end - at:
-        raise NotStraight(f"{count} records in {end - at} bytes")
+        raise FastPathMiss(f"{count} records in {end - at} bytes")
     append, first = places.append, _FIRST  # this loop is a third of the whole cost
     try:
         for _ in repeat(None, count):
@@ -88,9 +87,9 @@ def _hop(data: bytes, at: int, end: int, count: int, places: list[int]) -> None:
                 length, at = decode_varint(data, at)
                 at += abs(length)
     except (IndexError, ValueError):
-        raise NotStraight("a record goes on beyond the end") from None
+        raise FastPathMiss("a record goes on beyond the end") from None
     if at != end:
-        raise NotStraight("the records do not fill their batch")
+        raise FastPathMiss("the records do not fill their batch")
     append(at)
 
 
@@ -116,17 +115,17 @@ def _numbers(octets: Octets, starts: Whole) -> tuple[Whole, Whole, Whole]:
     return delta_ms, delta, at
 
 
-def _check_order(offsets: Whole, counts: Sequence[int], batches: Sequence[Batch]) -> None:
+def _check_order(offsets: Whole, counts: Sequence[int], batches: Sequence[WireBatch]) -> None:
     """Raise unless the offsets ascend, within what the batches say."""
     if not len(offsets):
         return
     filled = [batch.last_offset for batch in batches if batch.records_count]
     lasts = offsets[np.cumsum([count for count in counts if count]) - 1]
     if offsets[0] < batches[0].base_offset or (lasts > filled).any() or (np.diff(offsets) <= 0).any():
-        raise NotStraight("the offsets do not ascend")
+        raise FastPathMiss("the offsets do not ascend")
 
 
-def _timestamps(batches: Sequence[Batch], counts: Sequence[int], delta_ms: Whole) -> tuple[Whole, NDArray[np.int8]]:
+def _timestamps(batches: Sequence[WireBatch], counts: Sequence[int], delta_ms: Whole) -> tuple[Whole, NDArray[np.int8]]:
     """Return each record's timestamp and whose it is. With the broker's time all records have their batch's."""
     kinds = [batch.timestamp_type for batch in batches]
     bases = [batch.max_timestamp if kind else batch.first_timestamp for batch, kind in zip(batches, kinds, strict=True)]
@@ -161,7 +160,7 @@ def _end(at: Whole, size: Whole, ends: Whole) -> Whole:
     """Return where a field ends; of size -1 it is null and ends at once."""
     size = np.maximum(size, 0)
     if (size > ends - at).any():
-        raise NotStraight("a field is longer than its record")
+        raise FastPathMiss("a field is longer than its record")
     return at + size
 
 
@@ -175,7 +174,7 @@ def _headers(data: bytes, octets: Octets, at: Whole, ends: Whole) -> pa.BinaryAr
     number, after = varints(octets, at)
     if not number.any():
         if (after != ends).any():
-            raise NotStraight("a record is longer than its fields")
+            raise FastPathMiss("a record is longer than its fields")
         return None
     check_headers(data, octets, number, after, ends)
     places = np.empty(2 * len(at) + 1, np.int32)

@@ -1,8 +1,9 @@
-"""The way through the batches of one fetch: what is decoded together, what is passed, and what cannot be read.
+"""The way through the batches of one fetch: which are decoded together, which are passed, and which cannot be read.
 
 Batches are decoded together, up to some megabytes. A *piece* ends before anything that must not be reported early: an
-aborted batch, an error, another leader's batch. So position, leader epoch and :meth:`take_aborted` are never ahead of
-what was taken. Pieces are made one at a time, when the last one was taken whole.
+aborted batch, an error, another leader's batch. So position, leader epoch and ``take_aborted`` are never ahead of what
+was taken. Pieces are made one at a time, when the previous one was taken whole. A batch that unpacks to more than one
+record may be is read a few megabytes at a time, within the limits.
 """
 
 from __future__ import annotations
@@ -14,15 +15,156 @@ from typing import Any, NamedTuple
 
 from kafka.errors import CorruptRecordError, UnsupportedCodecError
 from kafka.protocol.consumer import IsolationLevel
+from kafka.record.util import decode_varint
 from kafka.structs import TopicPartition
 
 from downspout.errors import coordinates
-from downspout.kafka.columns.batch import Batch, Unpacked, batches
+from downspout.kafka.columns.batch import Unpacked, WireBatch, batches
 from downspout.kafka.columns.decode import decode
-from downspout.kafka.columns.large import Cut, Whole, portions
 from downspout.kafka.columns.record_columns import ColumnRecord, RecordColumns
-from downspout.kafka.columns.varints import NotStraight
-from downspout.kafka.unreadable import Tolerance, Unreadable, UnreadableBatchError, UnreadableRecordError
+from downspout.kafka.columns.wire import FastPathMiss
+from downspout.kafka.unreadable import (
+    CUT_BYTES,
+    Limits,
+    Tolerance,
+    Unreadable,
+    UnreadableBatchError,
+    UnreadableRecordError,
+)
+
+# --- Batches that unpack to more than one record may ---
+
+PORTION_BYTES = 4 * 1024 * 1024
+PASSED_BYTES_MAX = 1 << 30
+"""How much of records that are too large is unpacked, without keeping it, to come to the records behind them."""
+_LENGTH_BYTES_MAX = 5
+
+
+class WholeRecords(NamedTuple):
+    """Bytes of some records, one after the other."""
+
+    data: bytes
+    records: int
+
+
+class CutRecord(NamedTuple):
+    """A record that is too large: its size in bytes, and its beginning."""
+
+    offset: int
+    timestamp: int
+    key: bytes | None
+    value: bytes | None
+    size: int
+
+
+def portions(batch: WireBatch, limits: Limits) -> Iterator[WholeRecords | CutRecord]:
+    """Yield the records of a batch in order; of those that are too large, the beginning.
+
+    Raises:
+        CorruptRecordError: this is no batch.
+    """
+    stream = _Stream(batch.stream(limits))
+    kept = passed = size = count = 0
+    parts: list[bytes] = []
+    for number in range(batch.records_count):
+        prefix, length = stream.length()
+        is_large = length > limits.record_bytes
+        if not is_large:
+            kept += length
+            if kept > limits.batch_bytes:
+                break
+            parts += (prefix, stream.take(length))
+            size, count = size + length, count + 1
+        if parts and (is_large or size >= PORTION_BYTES):
+            yield WholeRecords(b"".join(parts), count)
+            parts, size, count = [], 0, 0
+        if is_large:
+            head = stream.take(min(length, CUT_BYTES))
+            yield _cut(batch, head, length)
+            passed += length
+            if number + 1 == batch.records_count:
+                return
+            if passed > PASSED_BYTES_MAX:
+                raise UnreadableBatchError(f"{passed:,} bytes of records before it are too large")
+            stream.skip(length - len(head))
+    if parts:
+        yield WholeRecords(b"".join(parts), count)
+    if kept > limits.batch_bytes:
+        raise UnreadableBatchError(
+            f"its records unpack to more than {limits.batch_bytes:,} bytes",
+            cure="kafka.batch_bytes_max, if the batch is sound; or kafka.on_corrupt_batch=dead_letter",
+        )
+
+
+class _Stream:
+    """Reads pieces of bytes as if they were one."""
+
+    def __init__(self, pieces: Iterator[bytes]) -> None:
+        self._pieces = pieces
+        self._now = b""
+        self._at = 0
+
+    def length(self) -> tuple[bytes, int]:
+        """Return the length of a record as it is written, and the number."""
+        found = b""
+        while not found or (found[-1] >= 0x80 and len(found) < _LENGTH_BYTES_MAX):
+            found += self.take(1)
+        try:
+            number: int = decode_varint(found, 0)[0]
+        except (IndexError, ValueError):
+            number = -1
+        if number < 0:
+            raise CorruptRecordError("a record with an impossible length")
+        return found, number
+
+    def take(self, size: int) -> bytes:
+        """Return the next bytes."""
+        parts = []
+        while size:
+            part = self._some(size)
+            parts.append(part)
+            size -= len(part)
+        return parts[0] if len(parts) == 1 else b"".join(parts)
+
+    def skip(self, size: int) -> None:
+        """Go on behind the next bytes."""
+        while size:
+            size -= len(self._some(size))
+
+    def _some(self, most: int) -> bytes:
+        while self._at == len(self._now):
+            piece = next(self._pieces, None)
+            if piece is None:
+                raise CorruptRecordError("a record goes on beyond the end of its batch")
+            self._now, self._at = piece, 0
+        part = self._now[self._at : self._at + most]
+        self._at += len(part)
+        return part
+
+
+def _cut(batch: WireBatch, head: bytes, size: int) -> CutRecord:
+    """Return what the beginning of a record says."""
+    try:
+        delta_ms, at = decode_varint(head, 1)  # behind the attributes
+        delta, at = decode_varint(head, at)
+        key, at = _field(head, at)
+        value = _field(head, at)[0] if at < len(head) else None
+    except (IndexError, ValueError):
+        raise CorruptRecordError("a record with impossible fields") from None
+    offset = batch.base_offset + delta
+    if not batch.base_offset <= offset <= batch.last_offset:
+        raise CorruptRecordError("a record whose offset is not of its batch")
+    timestamp = batch.max_timestamp if batch.timestamp_type else batch.first_timestamp + delta_ms
+    return CutRecord(offset, timestamp, key, value, size)
+
+
+def _field(head: bytes, at: int) -> tuple[bytes | None, int]:
+    """Return as much of a key or a value as is there, and where the record goes on."""
+    size, at = decode_varint(head, at)
+    return (None, at) if size < 0 else (head[at : at + size], at + size)
+
+
+# --- The way through a fetch ---
 
 PIECE_BYTES = 4 * 1024 * 1024  # About how much is decoded at once, uncompressed; a larger batch is decoded alone
 BEFORE_ALL = -(1 << 63)
@@ -40,8 +182,8 @@ class Piece(NamedTuple):
     leader_epoch: int
 
 
-class Reading:
-    """The way through the batches of one fetch; the rules are those of the client's ``_unpack_records``."""
+class FetchReading:
+    """Reads the batches of one fetch; the rules are those of the client's ``_unpack_records``."""
 
     def __init__(self, client: Any, tp: TopicPartition, data: bytes, tolerance: Tolerance) -> None:
         self._client = client
@@ -51,7 +193,7 @@ class Reading:
         self._limits = tolerance.limits
         self._batch: Any = None  # What is looked at
         self._is_sound = False  # Whether its check sum is that of its bytes, so that its header can be believed
-        self._waiting: list[tuple[Batch, Unpacked]] = []
+        self._waiting: list[tuple[WireBatch, Unpacked]] = []
         self._size = 0
         self._start: int = client.fetch_offset
 
@@ -125,7 +267,7 @@ class Reading:
                 raise CorruptRecordError("its check sum is not that of its bytes")
             self._is_sound = True
             last, epoch = batch, getattr(batch, "leader_epoch", epoch)
-            if not isinstance(batch, Batch):
+            if not isinstance(batch, WireBatch):
                 yield from self._decoded()
                 yield from self._by_the_client(batch)
             elif self._is_aborted(batch):
@@ -137,7 +279,7 @@ class Reading:
             elif not self._waiting:
                 self._pass(batch)
         yield from self._decoded()
-        if isinstance(last, Batch):
+        if isinstance(last, WireBatch):
             self._pass(last)
         self._client.leader_epoch = epoch
         self._client.drain()
@@ -148,7 +290,7 @@ class Reading:
             yield batch
             self._batch = None
 
-    def _is_aborted(self, batch: Batch) -> bool:
+    def _is_aborted(self, batch: WireBatch) -> bool:
         """Keep the book of transactions, and return whether this batch is of an aborted one."""
         client = self._client
         if client.isolation_level != IsolationLevel.READ_COMMITTED or not batch.has_producer_id():
@@ -159,16 +301,16 @@ class Reading:
             return False
         return batch.is_transactional and batch.producer_id in client.aborted_producer_ids
 
-    def _pass(self, batch: Batch) -> None:
+    def _pass(self, batch: WireBatch) -> None:
         """Go on behind a batch; all before it was taken."""
         self._client.next_fetch_offset = batch.next_offset
         self._client.leader_epoch = batch.leader_epoch
 
-    def _add(self, batch: Batch) -> Iterator[Piece]:
+    def _add(self, batch: WireBatch) -> Iterator[Piece]:
         """Let a batch wait for others that are decoded with it, unless it must not."""
         try:
             unpacked = batch.records(self._limits)
-        except NotStraight as why:
+        except FastPathMiss as why:
             yield from self._decoded()
             yield from self._by_the_client(batch.of_the_client(), why)
             return
@@ -183,10 +325,10 @@ class Reading:
         if self._size >= PIECE_BYTES:
             yield from self._decoded()
 
-    def _bit_by_bit(self, batch: Batch) -> Iterator[Piece]:
+    def _bit_by_bit(self, batch: WireBatch) -> Iterator[Piece]:
         """Yield a batch that unpacks to more than a record may, without ever having all of it."""
         for portion in portions(batch, self._limits):
-            if isinstance(portion, Whole):
+            if isinstance(portion, WholeRecords):
                 unpacked = (portion.data, 0, len(portion.data))
                 for piece in self._together([(batch.part(portion.records), unpacked)]):
                     yield piece._replace(next_offset=int(piece.columns.offsets[-1]) + 1)
@@ -194,7 +336,7 @@ class Reading:
                 yield self._too_large(portion)
         self._pass(batch)
 
-    def _too_large(self, cut: Cut) -> Piece:
+    def _too_large(self, cut: CutRecord) -> Piece:
         """Return what stands for a record that is too large. Raises UnreadableBatchError: it is not to be noted."""
         most = self._limits.record_bytes
         why = f"a record of {cut.size:,} bytes, and kafka.record_bytes_max allows {most:,}"
@@ -210,7 +352,7 @@ class Reading:
         if waiting:
             yield from self._together(waiting)
 
-    def _together(self, waiting: Sequence[tuple[Batch, Unpacked]]) -> Iterator[Piece]:
+    def _together(self, waiting: Sequence[tuple[WireBatch, Unpacked]]) -> Iterator[Piece]:
         """Yield batches as columns, each for itself where they cannot be decoded together."""
         last, unpacked = waiting[-1]
         try:
@@ -220,7 +362,7 @@ class Reading:
                 [batch for batch, _ in waiting],
                 [unpacked for _, unpacked in waiting],
             )
-        except NotStraight as why:
+        except FastPathMiss as why:
             if len(waiting) == 1:
                 self._batch, self._is_sound = last, True
                 yield from self._by_the_client(last.of_the_client(unpacked), why)
@@ -234,7 +376,7 @@ class Reading:
             self._start = BEFORE_ALL
             yield Piece(columns[begin:] if begin else columns, last.next_offset, last.leader_epoch)
 
-    def _by_the_client(self, batch: Any, why: NotStraight | None = None) -> Iterator[Piece]:
+    def _by_the_client(self, batch: Any, why: FastPathMiss | None = None) -> Iterator[Piece]:
         """Yield a batch that the client has decoded, record by record; then raise what it raises, if it does."""
         place = self._place(batch.base_offset)
         log.debug("%s: a batch is decoded record by record: %s", place, why or "its format is old")

@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from downspout.kafka.columns.headers import NO_HEADERS, decoded_column, decoded_headers, encoded_headers, no_headers
+from downspout.kafka.columns.wire import NO_HEADERS, decoded_column, decoded_headers, encoded_headers, no_headers
 from downspout.kafka.port import Record
 
 _TIME_SPAN = 1 << 64

@@ -1,15 +1,14 @@
-"""What is changed about kafka-python, and every place that touches a private name of it: one file per fault or limit.
+"""Workarounds for kafka-python, and the only modules that use its private names.
 
-Each file begins with a docstring of the same form: ``Wrong`` (what the client does, or does not offer), ``Patch`` (what
-is done about it here), ``Self-test``, ``Since`` (the versions that are known to be so) and ``Goes when`` (what the
-client would have to do for the file to be deleted); ``Upstream`` where the client's own project has a page about it.
+* ``connecting``: which brokers a client asks, and brokers that do not answer.
+* ``joining``: how a consumer joins and leaves its group.
+* ``fetching``: what polls return, positions, commits, and questions about logs.
+* ``producing``: batches, and what an answer says about them.
+* ``transactional``: idempotent and transactional producers.
+* ``private_api``: every private name that these use, checked for each client that is made. An unknown version of
+  kafka-python fails there at once, and not in the middle of a rebalance.
 
-Each file declares its self-test, the private names that it uses with the types that they must have:
-
-* ``CONSUMER`` and ``PRODUCER``: looked at in each consumer or producer that is made (``check``), as paths from it.
-* ``CLASSES``: of the client's classes; likewise.
-* ``OPTIONAL``: where these are not as they should be, we do without.
-
-So another version of the client fails at once, and not in the middle of a rebalance. The files know the client and
-nothing of ours but errors and the port's types; all else touches public names only, which a test sees to.
+Each fault has one heading and one entry point, whose docstring says what is ``Wrong`` and when the workaround ``Goes
+when``. All faults were seen in kafka-python 3.0.9 to 3.0.12. The modules import nothing of ours but errors, log
+filters, outages and the port's types; all other code uses public names only, which a test checks.
 """

@@ -8,8 +8,8 @@ from typing import Any
 
 from downspout.errors import ConfigError
 from downspout.formatting import nearest
+from downspout.kafka.client_values import producer_properties
 from downspout.kafka.partitioners import PARTITIONERS
-from downspout.kafka.producer_properties import producer_properties
 from downspout.spark.source.client_properties import PRODUCER, client_properties
 from downspout.spark.source.options import Option, connection_of, flag
 

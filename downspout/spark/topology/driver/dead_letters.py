@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable, Mapping
 from contextlib import closing
 from typing import Any
@@ -13,12 +12,12 @@ from downspout.errors import RecordError, coordinates
 from downspout.formatting import counted
 from downspout.kafka.clusters import cluster_for
 from downspout.kafka.port import TopicPartition
+from downspout.kafka.scan import scan
 from downspout.kafka.unreadable import Limits
 from downspout.settings.secrets import resolve_client
 from downspout.spark.topology.rows import ChunkPlace, ExhaustedRecord, Place
 from downspout.spark.topology.stages.spout_settings import SpoutSettings
 
-READ_MS_MAX = 10_000
 WRITE_S_MAX = 30.0
 
 
@@ -79,13 +78,8 @@ def _read(cluster: Any, place: Place, client: Mapping[str, Any], settings: Mappi
     consumer.tolerate(Limits(settings["record_bytes_max"], settings["batch_bytes_max"]), large=False, corrupt=False)
     try:
         consumer.assign([tp])
-        consumer.seek(tp, place.offset)
-        deadline = time.monotonic() + READ_MS_MAX / 1000
-        while time.monotonic() < deadline:
-            for found in consumer.poll(500, 1).get(tp, ()):
-                if found.offset == place.offset:
-                    return PlainRecord(*(getattr(found, name) for name in PlainRecord.__slots__))
-                deadline = 0.0
+        for (found,) in scan(consumer, tp, place.offset, place.offset + 1):
+            return PlainRecord(*(getattr(found, name) for name in PlainRecord.__slots__))
     finally:
         consumer.close()
     raise RecordError(

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from downspout.component import Failure
 from downspout.kafka.columns import RecordColumns
-from downspout.kafka.columns.headers import encoded_headers
+from downspout.kafka.columns.wire import encoded_headers
 from downspout.offset_ranges import of_offsets
 from downspout.spark.topology.rows import ChunkPlace
 from downspout.spark.topology.stages.spout_settings import SpoutSettings

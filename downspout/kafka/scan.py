@@ -1,57 +1,97 @@
-"""The records of a topic from one place to another, for a person or a program that looks: `downspout kafka consume`.
+"""Read part of a log: up to an offset, from one point to another for `downspout kafka consume`, or single records.
 
-Partitions are read by assignment, in no group or for one whose members are away. Where reading ends is decided by
-*positions*: a log may end with markers of transactions, or with offsets that the cleaner has emptied, and no record
-ever comes from there. A bounded reading takes one partition after the other, so that it gives the same each time; one
-that follows takes them all at once.
-
-A batch counts as seen when the next one is asked for. So for a group, what was seen is committed and nothing else.
+*Positions* decide where reading ends: a log may end with markers of transactions, or with offsets that the cleaner has
+emptied, and no record ever comes from there.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from bisect import bisect_left
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import closing
 from typing import Any, Literal, NamedTuple
 
+import numpy as np
 from kafka import errors
 
 from downspout.clock import SYSTEM_CLOCK, Clock
 from downspout.errors import BrokerError, ConfigError, UnreadableError, coordinates
 from downspout.formatting import counted
-from downspout.kafka.asking import answer_of
-from downspout.kafka.port import Cluster, OffsetAndMetadata, Record, TopicPartition
-from downspout.kafka.retry_gate import cure_of, describe
+from downspout.kafka.port import Cluster, ConsumerPort, OffsetAndMetadata, Record, TopicPartition
+from downspout.kafka.retry_gate import answer_of, cure_of, describe
 from downspout.kafka.unreadable import Limits
 from downspout.ledger.metadata import NOTHING, decode
 
+SCAN_POLL_MS = 200
+IDLE_POLLS_MAX = 150  # Polls in a row without progress (30 s) before a scan gives up
+SCAN_RECORDS = 2_000  # of one poll
+
+
+def scan(
+    consumer: ConsumerPort, tp: TopicPartition, start: int, end: int, *, idle_polls: int = IDLE_POLLS_MAX
+) -> Iterator[Sequence[Record]]:
+    """Yield the records of an assigned partition from ``start`` on, below ``end``, a poll's worth at a time.
+
+    Records that retention deletes meanwhile are passed over. What the consumer notes as unreadable
+    (``take_unreadable``) is of the records that were yielded last.
+
+    Raises:
+        KafkaError: the broker refuses; or (KafkaTimeoutError) nothing has arrived for ``idle_polls`` polls of 0.2 s.
+    """
+    consumer.seek(tp, start)
+    idle = 0
+    while (position := consumer.position(tp)) < end:
+        try:
+            records = consumer.poll(SCAN_POLL_MS, SCAN_RECORDS).get(tp, ())
+        except errors.OffsetOutOfRangeError:
+            begin = consumer.beginning_offsets([tp])[tp]
+            if begin <= position:
+                raise
+            consumer.seek(tp, begin)
+            continue
+        if found := [record for record in records if record.offset < end]:
+            yield found
+        idle = idle + 1 if consumer.position(tp) == position else 0
+        if idle > idle_polls:
+            raise errors.KafkaTimeoutError(
+                f"{coordinates(tp.topic, tp.partition, position)}: nothing arrives, but the log ends at {end}"
+            )
+
+
+# --- A topic, from one point to another ---
+
 POLL_MS = 250
 RECORDS_MAX = 500  # of one poll
-IDLE_POLLS = 8  # polls without progress after which the brokers are asked where the log ends now
+IDLE_POLLS = 8  # Polls without progress after which the brokers are asked where the log ends now
 COMMIT_S = 1.0
-NOTES_MAX = 3  # of one kind, for a topic of many partitions
+NOTES_MAX = 3  # Of one kind, for a topic of many partitions
 
 
-class Place(NamedTuple):
-    """Where to begin, or to end, in each partition."""
+class LogPoint(NamedTuple):
+    """Where reading begins or ends in each partition."""
 
     kind: Literal["beginning", "end", "offset", "time"]
     value: int = 0  # an offset, or milliseconds since the epoch
 
 
-BEGINNING, END = Place("beginning"), Place("end")
+BEGINNING, END = LogPoint("beginning"), LogPoint("end")
 
 Offsets = Mapping[TopicPartition, int]
 
 
 class TopicReader:
-    """Reads a topic; a context, at whose end the group's offsets are committed and the consumer is released.
+    """Reads a topic; leaving its context commits the group's offsets and releases the consumer.
+
+    Partitions are read by assignment, in no group or for one whose members are away. A bounded reader takes one
+    partition after the other, and so returns the same each time; one that follows takes them all at once. A batch
+    counts as seen
+    when the next one is asked for: for a group, exactly what was seen is committed.
 
     Args:
-        group: begin where this group stands, unless ``start`` says where, and commit what was seen for it.
-        start: where to begin; None: where the group stands, or at the beginning.
+        group: begin at this group's commits unless ``start`` is given, and commit what was seen for it.
+        start: where to begin; None: at the group's commits, or at the beginning.
         until: where to end, as of now; None: never.
-        note: hears what else there is to say.
+        note: receives remarks, such as offsets outside the log.
 
     Raises:
         BrokerError: there is no such topic or partition, or the brokers do not answer.
@@ -65,8 +105,8 @@ class TopicReader:
         *,
         partition: int | None = None,
         group: str | None = None,
-        start: Place | None = None,
-        until: Place | None = END,
+        start: LogPoint | None = None,
+        until: LogPoint | None = END,
         limit: int | None = None,
         isolation: str = "read_committed",
         note: Callable[[str], None] = lambda text: None,
@@ -98,7 +138,7 @@ class TopicReader:
         finally:
             self._consumer.close()
 
-    # --- from where to where ----------------------------------------------------------------------------
+    # --- bounds ----------------------------------------------------------------------------
 
     def _choose(self, partition: int | None) -> list[TopicPartition]:
         topic = self._topic
@@ -113,7 +153,9 @@ class TopicReader:
             )
         return [TopicPartition(topic, number) for number in (sorted(numbers) if partition is None else [partition])]
 
-    def _bounds(self, start: Place | None, until: Place | None) -> tuple[dict[TopicPartition, int], Offsets | None]:
+    def _bounds(
+        self, start: LogPoint | None, until: LogPoint | None
+    ) -> tuple[dict[TopicPartition, int], Offsets | None]:
         chosen, what = self._partitions, f"where {self._topic} begins and ends"
         begins = answer_of(lambda: self._consumer.beginning_offsets(chosen), what)
         ends = answer_of(lambda: self._consumer.end_offsets(chosen), what)
@@ -121,10 +163,10 @@ class TopicReader:
         first = dict(begins)
         if start is None:
             first |= stands
-            self._say_if_outside(first, begins, ends, f"group {self._group} stands at")
+            self._note_outside(first, begins, ends, f"group {self._group} stands at")
         elif start.kind == "offset":
             first = dict.fromkeys(chosen, start.value)
-            self._say_if_outside(first, begins, ends, "reading was to begin at")
+            self._note_outside(first, begins, ends, "reading should begin at")
             first = {tp: min(offset, ends[tp]) for tp, offset in first.items()}
         else:
             first = self._offsets(start, begins, ends)
@@ -134,16 +176,16 @@ class TopicReader:
         found = dict.fromkeys(chosen, until.value) if until.kind == "offset" else self._offsets(until, begins, ends)
         return first, {tp: min(offset, ends[tp]) for tp, offset in found.items()}
 
-    def _offsets(self, place: Place, begins: Offsets, ends: Offsets) -> dict[TopicPartition, int]:
-        """Return the offsets of a place; that of a time is the first record with that time or a later one."""
-        if place.kind != "time":
-            return dict(begins if place.kind == "beginning" else ends)
-        times = dict.fromkeys(self._partitions, place.value)
+    def _offsets(self, point: LogPoint, begins: Offsets, ends: Offsets) -> dict[TopicPartition, int]:
+        """Return the offsets of a point; that of a time is the first record with that time or a later one."""
+        if point.kind != "time":
+            return dict(begins if point.kind == "beginning" else ends)
+        times = dict.fromkeys(self._partitions, point.value)
         found = answer_of(lambda: self._consumer.offsets_for_times(times), f"the offsets of a time in {self._topic}")
         return {tp: ends[tp] if (at := found[tp]) is None else at for tp in times}
 
     def _stands(self) -> Offsets:
-        """Return where the group stands, in partitions for which it has a commit."""
+        """Return the group's commits, for the partitions that have one."""
         group = self._group
         found = answer_of(lambda: self._consumer.committed(self._partitions), f"the commits of group {group}")
         stands = {tp: entry for tp, entry in found.items() if entry is not None}
@@ -156,7 +198,7 @@ class TopicReader:
                 )
         return {tp: entry.offset for tp, entry in stands.items()}
 
-    def _say_if_outside(self, first: Offsets, begins: Offsets, ends: Offsets, what: str) -> None:
+    def _note_outside(self, first: Offsets, begins: Offsets, ends: Offsets, what: str) -> None:
         """Note which partitions are not read from the offset that was asked for."""
         gone = [tp for tp, offset in first.items() if offset < begins[tp]]
         late = [tp for tp, offset in first.items() if offset > ends[tp]]
@@ -186,7 +228,7 @@ class TopicReader:
             if stopped() or self.count == self._limit:
                 break
             if self._until_stable:
-                self._say_what_is_open(some[0])
+                self._note_open_transaction(some[0])
         if self._unreadable:
             raise UnreadableError(f"{counted(self._unreadable, 'offset')} of {self._topic} cannot be read: see above")
 
@@ -211,7 +253,7 @@ class TopicReader:
             idle = 0 if moved else idle + 1
             if idle == IDLE_POLLS:
                 idle = 0
-                self._look_for_the_end(open_)
+                self._check_ends(open_)
             self._commit(due_only=True)
             open_ -= {tp for tp in open_ if self._ends is not None and at[tp] >= self._ends[tp]}
 
@@ -219,7 +261,7 @@ class TopicReader:
         try:
             return self._consumer.poll(POLL_MS, RECORDS_MAX)
         except errors.OffsetOutOfRangeError as error:
-            self._go_on_behind(error.args[0])
+            self._skip_deleted(error.args[0])
         except errors.KafkaError as error:
             if not error.retriable:
                 raise BrokerError(
@@ -227,8 +269,8 @@ class TopicReader:
                 ) from error
         return {}
 
-    def _go_on_behind(self, places: Any) -> None:
-        """Go on at the beginning of logs whose records were deleted before they were read."""
+    def _skip_deleted(self, places: Any) -> None:
+        """Continue at the beginning of logs whose records were deleted before they were read."""
         begins = answer_of(lambda: self._consumer.beginning_offsets(list(places)), f"where {self._topic} begins")
         for tp, offset in places.items():
             if offset >= begins[tp]:
@@ -240,7 +282,7 @@ class TopicReader:
             self._consumer.seek(tp, begins[tp])
 
     def _take_unreadable(self) -> set[tuple[TopicPartition, int]]:
-        """Note what cannot be given whole; return where a record stands in its place."""
+        """Note unreadable offsets; return the positions of the records that stand in for them."""
         found = self._consumer.take_unreadable()
         for each in found:
             self._unreadable += each.count
@@ -248,7 +290,7 @@ class TopicReader:
         return {(each.partition, each.offset) for each in found}
 
     def _within(self, tp: TopicPartition, records: Sequence[Record]) -> tuple[Sequence[Record], int]:
-        """Return those of some records that were asked for, and the offset behind them and all that is none."""
+        """Return the records that were asked for, and the offset to read next."""
         after = self._consumer.position(tp)
         if self._ends is not None and after > (end := self._ends[tp]):
             records, after = [record for record in records if record.offset < end], end
@@ -257,8 +299,8 @@ class TopicReader:
             after = records[-1].offset + 1
         return records, after
 
-    def _look_for_the_end(self, open_: set[TopicPartition]) -> None:
-        """Ask where logs end by now: one that was cut off never gets to where it ended.
+    def _check_ends(self, open_: set[TopicPartition]) -> None:
+        """Ask where logs end now: one that was truncated never reaches its former end.
 
         Raises:
             BrokerError: the brokers do not answer, for half a minute.
@@ -270,18 +312,17 @@ class TopicReader:
                     self._note(f"{coordinates(*tp)}: the log ends at {ends[tp]} by now, no longer at {self._ends[tp]}")
             self._ends = {**self._ends, **{tp: min(end, self._ends[tp]) for tp, end in ends.items()}}
 
-    def _say_what_is_open(self, tp: TopicPartition) -> None:
-        """Note a transaction without an end: what it wrote is not given, and nothing behind it."""
+    def _note_open_transaction(self, tp: TopicPartition) -> None:
+        """Note a transaction without an end: its records are held back, and all behind them."""
         assert self._ends is not None
         was_read = self._starts[tp] < self._ends[tp]
         if was_read and (self._consumer.highwater(tp) or 0) <= self._ends[tp]:
-            return  # as most often, and then no broker is asked
+            return  # the usual case; no broker is asked
         what = f"where {self._topic} ends"
         with closing(self._cluster.consumer(group=None, client={"isolation_level": "read_uncommitted"})) as other:
             end = answer_of(lambda: other.end_offsets([tp]), what)[tp]
-        stable = answer_of(lambda: self._consumer.end_offsets([tp]), what)[
-            tp
-        ]  # later: what is new meanwhile is not open
+        # Asked later than the end: what is new meanwhile is not open.
+        stable = answer_of(lambda: self._consumer.end_offsets([tp]), what)[tp]
         if stable < end:
             hidden = f"{counted(end - stable, 'offset')} from {stable} on are not given"
             self._note(f"{coordinates(*tp)}: a transaction is open; {hidden} (--isolation read_uncommitted gives them)")
@@ -289,7 +330,7 @@ class TopicReader:
     # --- commits ----------------------------------------------------------------------------------------
 
     def _commit(self, *, due_only: bool = False) -> None:
-        """Commit for the group what was seen."""
+        """Commit for the group the offsets that were seen."""
         if self._group is None or (due_only and self._clock.monotonic() < self._commit_due):
             return
         fresh = {tp: offset for tp, offset in self._seen.items() if self._committed.get(tp) != offset}
@@ -298,3 +339,137 @@ class TopicReader:
             answer_of(lambda: self._consumer.commit(offsets), f"whether it took the commit of group {self._group}")
             self._committed |= fresh
         self._commit_due = self._clock.monotonic() + COMMIT_S
+
+
+# --- Single records ---
+
+RecordPlace = tuple[str, str, int, int]  # Topic, Kafka's id of it (empty: not known), partition and offset
+
+NEAR = 3_000  # Up to this distance records are read rather than sought over: a seek costs as much as their columns
+CLIENT = {"max_partition_fetch_bytes": 256 * 1024, "fetch_max_wait_ms": 100, "auto_offset_reset": "none"}
+REREAD_POLL_MS = 100
+
+
+class Rereader:
+    """Reads single records again by their places, with one consumer in no group.
+
+    It seeks from place to place. If the next one is near it reads on, because a seek discards what was fetched; records
+    arrive as columns, so those in between cost next to nothing.
+    """
+
+    def __init__(self, cluster: Cluster, clock: Clock, client: Mapping[str, Any] | None = None) -> None:
+        self._cluster = cluster
+        self._clock = clock
+        self._client = {**(client or {}), **CLIENT}
+        self._consumer: ConsumerPort | None = None
+        self._partitions: dict[str, frozenset[int]] = {}
+        self._until, self._idle_left = 0.0, 0
+
+    def read(self, places: Collection[RecordPlace], wait_s: float) -> dict[RecordPlace, Record | None]:
+        """Return the records at some places; None for those that are gone for good. Those not read in time are left
+        out.
+
+        Raises:
+            KafkaError: the broker does not answer, or refuses.
+        """
+        found: dict[RecordPlace, Record | None] = {}
+        self._until = self._clock.monotonic() + wait_s
+        self._idle_left = max(
+            1, round(wait_s * 1000 / REREAD_POLL_MS)
+        )  # a clock may stand still while a broker is asked
+        if self._consumer is None:
+            self._consumer = self._cluster.consumer(group=None, client=self._client, columns=True)
+            self._partitions.clear()
+        try:
+            ids = self._consumer.topic_ids({place[0] for place in places})
+            parts: dict[TopicPartition, list[RecordPlace]] = {}
+            for place in sorted(places):
+                if place[1] and ids.get(place[0]) != place[1]:
+                    found[place] = None  # its topic was deleted; one of the same name holds other records
+                else:
+                    parts.setdefault(TopicPartition(place[0], place[2]), []).append(place)
+            for partition, wanted in parts.items():
+                if self._is_there(self._consumer, partition):
+                    self._read_partition(self._consumer, partition, wanted, found)
+                else:
+                    found.update(dict.fromkeys(wanted))
+        except errors.KafkaError:
+            self.close()
+            raise
+        return found
+
+    def _is_there(self, consumer: ConsumerPort, partition: TopicPartition) -> bool:
+        if partition.partition not in self._partitions.get(partition.topic, ()):
+            self._partitions[partition.topic] = consumer.partitions_for(partition.topic)
+        return partition.partition in self._partitions[partition.topic]
+
+    def _read_partition(
+        self,
+        consumer: ConsumerPort,
+        partition: TopicPartition,
+        wanted: Sequence[RecordPlace],
+        found: dict[RecordPlace, Record | None],
+    ) -> None:
+        """Read the records at some ascending places of a partition."""
+        consumer.assign([partition])
+        at: int | None = None
+        for place in wanted:
+            if place in found:
+                continue
+            if at is None or not at <= place[3] < at + NEAR:
+                consumer.seek(partition, place[3])
+            try:
+                at = self._read_on(consumer, partition, place, wanted, found)
+            except errors.OffsetOutOfRangeError:  # below the start of the log, or beyond its end
+                found[place], at = None, None
+                continue
+            if at is None:
+                return  # out of time
+
+    def _read_on(
+        self,
+        consumer: ConsumerPort,
+        partition: TopicPartition,
+        place: RecordPlace,
+        wanted: Sequence[RecordPlace],
+        found: dict[RecordPlace, Record | None],
+    ) -> int | None:
+        """Read up to one place, and pick up others on the way; return the position; None: out of time."""
+        while self._idle_left and self._clock.monotonic() < self._until:
+            records = consumer.poll(REREAD_POLL_MS, NEAR).get(partition, ())
+            if len(records):
+                _pick(records, wanted, found)
+            elif place[3] >= consumer.end_offsets([partition])[partition]:
+                found[place] = None
+                return place[3]
+            else:
+                self._idle_left -= 1
+            at = consumer.position(partition)
+            if place not in found and at > place[3]:
+                found[place] = None  # reading has passed it: the log's cleaner removed it
+            if place in found:
+                return at
+        return None
+
+    def close(self) -> None:
+        """Release the consumer; the next call makes another."""
+        consumer, self._consumer = self._consumer, None
+        if consumer is not None:
+            consumer.close()
+
+
+def _pick(records: Sequence[Record], wanted: Sequence[RecordPlace], found: dict[RecordPlace, Record | None]) -> None:
+    """Take the records at the wanted places, which ascend."""
+    columns: Any = records  # the consumer was made with ``columns=True``
+    offsets = columns.offsets
+    first = bisect_left(wanted, int(offsets[0]), key=_offset)
+    last = bisect_left(wanted, int(offsets[-1]) + 1, key=_offset)
+    asked = np.array([place[3] for place in wanted[first:last]], dtype=np.int64)
+    at = np.searchsorted(offsets, asked)
+    for place, row in zip(wanted[first:last], at.tolist(), strict=True):
+        if offsets[row] == place[3]:
+            found[place] = columns[row]
+
+
+def _offset(place: RecordPlace) -> int:
+    return place[3]

@@ -1,6 +1,6 @@
-"""Lines of kafka-python's log that are filtered: those that a user cannot act on, and secrets.
+"""Filters for kafka-python's log: lines that a user cannot act on are dropped, and secrets are masked.
 
-Each is left out, or covered, by its logger and its text, and nothing else is. At DEBUG kafka-python logs the properties
+A line is recognised by its logger and its text. At DEBUG kafka-python logs the properties
 of an administrator's client, each request, and each byte that it sends: a password would be in all three.
 """
 
@@ -17,28 +17,28 @@ from downspout.settings.secrets import shown
 SLOW = "kafka.net.selector"
 """Measures how long a step of its loop took, and warns from 0.1 s on: a busy machine is enough for that."""
 AT_CLOSE = {"kafka.cluster": "Metadata refresh: failed ", "kafka.producer.sender": "Error sending produce request"}
-"""What a request says that is out when its client is closed. What the answer would have meant for a record is told
-by the record's own future: :class:`~downspout.kafka.producer.KafkaProducerPort` raises it."""
+"""What a request logs that is in flight when its client is closed. A record's own future tells its fate, and
+:class:`~downspout.kafka.producer.KafkaProducerPort` raises it."""
 GIVEN_UP = "has not answered for"
-"""Of a connection that we give up; ``downspout.outages`` has said so, in one line and not in four."""
-HEARING = ("kafka.net.transport", "kafka.net.connection", "kafka.consumer.fetcher", "kafka.producer.sender")
+"""Of a connection that we close; ``downspout.outages`` has reported it in one line instead of four."""
+CONNECTIONS = ("kafka.net.transport", "kafka.net.connection", "kafka.consumer.fetcher", "kafka.producer.sender")
 UNSTABLE = "kafka.coordinator.consumer"
-"""Calls an offset that a transaction is about to commit an unknown error; it is asked for again."""
+"""Logs an offset that a transaction is about to commit as an unknown error, and asks again."""
 BYTES = "kafka.protocol.parser"
 TALKING = (BYTES, "kafka.net.connection", "kafka.admin.client")
-"""Loggers that are given requests, answers and properties whole."""
+"""Loggers that receive whole requests, answers and properties."""
 
 
-def leave_out() -> None:
-    """Filter at the loggers, whatever handles them. A second call changes nothing."""
-    for name in {SLOW, UNSTABLE, *AT_CLOSE, *HEARING}:
+def install() -> None:
+    """Filter at the loggers, for every handler. A second call changes nothing."""
+    for name in {SLOW, UNSTABLE, *AT_CLOSE, *CONNECTIONS}:
         logging.getLogger(name).addFilter(is_news)
     for name in TALKING:
         logging.getLogger(name).addFilter(cover)
 
 
 def cover(record: logging.LogRecord) -> bool:
-    """Take secrets out of a log record; return whether to show what is left."""
+    """Mask secrets in a log record; return whether to show it."""
     if record.name == BYTES and str(record.msg).endswith(" %r"):
         return False  # bytes as they are sent, and as they come
     if isinstance(record.args, Mapping):
@@ -61,7 +61,7 @@ def is_news(record: logging.LogRecord) -> bool:
         return "blocking the event loop" not in str(record.msg)
     if record.name == UNSTABLE:
         return not any(isinstance(value, UnstableOffsetCommitError) for value in record.args or ())
-    if record.name in HEARING and GIVEN_UP in record.getMessage():
+    if record.name in CONNECTIONS and GIVEN_UP in record.getMessage():
         return False
     said = AT_CLOSE.get(record.name)
     return said is None or said not in str(record.msg) or not _is_cancelled(record.args)

@@ -1,7 +1,7 @@
-"""Where fetched bytes become columns: what takes the place of a class in kafka-python's fetcher.
+"""Where fetched bytes become columns: the class that replaces kafka-python's ``PartitionRecords``.
 
-The fetcher makes an object of what it has fetched of a partition, and takes records of it until there are none
-(``downspout.kafka.patches.record_objects``). Ours gives columns, one piece at a time (``reading``).
+The fetcher makes such an object of the bytes fetched for a partition, and takes its records until none are left
+(``downspout.kafka.patches.fetching``). Ours returns columns, one piece at a time (``reading``).
 """
 
 from __future__ import annotations
@@ -16,13 +16,12 @@ import kafka
 from kafka.structs import TopicPartition
 
 from downspout.errors import ConfigError
-from downspout.kafka.columns.batch import Batch, batches
-from downspout.kafka.columns.reading import Piece, Reading
+from downspout.kafka.columns.batch import WireBatch, batches
+from downspout.kafka.columns.reading import FetchReading, Piece
 from downspout.kafka.columns.record_columns import RecordColumns
-from downspout.kafka.columns.varints import NotStraight
-from downspout.kafka.patches.parts import CURE
-from downspout.kafka.patches.record_objects import fetcher_of, otherwise_unpacked, trouble
-from downspout.kafka.patches.unbounded_unpacking import bounded_records
+from downspout.kafka.columns.wire import FastPathMiss
+from downspout.kafka.patches.fetching import bounded_records, fetcher_of, otherwise_unpacked, trouble
+from downspout.kafka.patches.private_api import CURE
 from downspout.kafka.unreadable import Limits, Tolerance, UnreadableBatchError
 
 POLL_BYTES = 32 * 1024 * 1024
@@ -56,7 +55,7 @@ def column_records(known: type[Any], tolerance: Tolerance | None = None) -> type
     bounds = tolerance or Tolerance()
 
     def pieces(client: Any, tp: TopicPartition, data: bytes) -> Iterator[Piece]:
-        return Reading(client, tp, data, bounds).pieces()
+        return FetchReading(client, tp, data, bounds).pieces()
 
     unpacked: Any = otherwise_unpacked(known, pieces)
 
@@ -100,11 +99,11 @@ class _Bounded:
     def next_batch(self) -> Any:
         """Return the next one; None behind the last."""
         batch = next(self._batches, None)
-        if not isinstance(batch, Batch) or batch.is_control_batch or not batch.validate_crc():
-            return batch.of_the_client() if isinstance(batch, Batch) else batch
+        if not isinstance(batch, WireBatch) or batch.is_control_batch or not batch.validate_crc():
+            return batch.of_the_client() if isinstance(batch, WireBatch) else batch
         try:
             unpacked = batch.records(self._limits)
-        except NotStraight:
+        except FastPathMiss:
             return batch.of_the_client()
         if unpacked is None:
             raise UnreadableBatchError(

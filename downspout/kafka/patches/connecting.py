@@ -1,0 +1,302 @@
+"""Which brokers a client asks, how it reads its sockets, and brokers that do not answer."""
+
+from __future__ import annotations
+
+import logging
+import random
+import ssl
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from kafka import errors
+from kafka.net.transport import KafkaSSLTransport
+
+from downspout.kafka.log_filters import GIVEN_UP
+from downspout.kafka.patches.private_api import ROOTS, TLS, absent, unknown_client
+from downspout.outages import OUTAGES
+
+log = logging.getLogger("downspout.kafka")
+
+
+# --- Properties that the client accepts and drops ---
+
+
+def pass_properties_on(cluster: Any, properties: Mapping[str, Any], *names: str) -> None:
+    """Give a client's metadata the properties that it was made with.
+
+    Wrong: ``ClusterMetadata`` receives three of the client's properties. ``allow_auto_create_topics`` and
+        ``retry_backoff_ms`` are accepted and documented, but never reach it: consumers create the topics they ask for
+        (kafka-python's issue 2083), and a producer waits 100 ms for a new topic, whatever was set.
+    Goes when: ``KafkaConnectionManager`` passes both on.
+    """
+    cluster.config.update({name: properties[name] for name in names})
+
+
+def pass_on_to_consumer(consumer: Any) -> None:
+    """Let a consumer create topics, or not, as its property says."""
+    pass_properties_on(consumer._cluster, consumer.config, "allow_auto_create_topics")
+
+
+def pass_on_to_producer(producer: Any) -> None:
+    """Let a producer create topics, or not, and wait for a new one, as its properties say."""
+    pass_properties_on(producer._metadata, producer.config, "allow_auto_create_topics", "retry_backoff_ms")
+
+
+# --- A TLS context that cannot be asked for ---
+
+
+def tls_context(client: Mapping[str, Any]) -> ssl.SSLContext:
+    """Return the TLS context that kafka-python would make of a client's properties.
+
+    Wrong: whether TLS properties make sense, and whether they trust a broker's certificate, shows when the client
+        connects: it retries in the background and ends with "timed out". Nothing public returns its TLS context.
+    Goes when: the client returns its TLS context, or says at once why it cannot connect.
+
+    Raises:
+        BrokerError: the installed kafka-python is unknown.
+        OSError, ValueError: a file cannot be read, or is not one that TLS takes (an SSLError).
+    """
+    if path := absent(ROOTS, TLS):
+        raise unknown_client(path)
+    given = {name: client[name] for name in KafkaSSLTransport.DEFAULT_CONFIG if name in client}
+    context: ssl.SSLContext = KafkaSSLTransport._build_ssl_context({**KafkaSSLTransport.DEFAULT_CONFIG, **given})
+    return context
+
+
+# --- Sockets that are read 4 KiB at a time ---
+
+RECEIVE_BYTES = 1024 * 1024
+
+
+class WideSocket:
+    """A socket that returns more than it is asked for; otherwise the one that it wraps."""
+
+    __slots__ = ("_socket",)
+
+    def __init__(self, socket: Any) -> None:
+        self._socket = socket
+
+    def recv(self, size: int) -> bytes:
+        """Return what has arrived, up to a mebibyte."""
+        found: bytes = self._socket.recv(max(size, RECEIVE_BYTES))
+        return found
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._socket, name)
+
+
+def read_more_at_once(consumer: Any) -> None:
+    """Let a consumer's new connections read up to a mebibyte per call; leave an unknown client as it is.
+
+    Wrong: a connection asks its socket for 4 KiB at a time. A fetch has megabytes: the calls alone cost more than all
+        that is done with a record in columns. The client reads until nothing is left and takes what it gets.
+    Goes when: the client reads what has arrived, or a property says how much to read.
+    """
+    manager = consumer._manager
+    build = getattr(manager, "_build_transport", None)
+    if build is None:
+        log.debug("this kafka-python makes its connections elsewhere: they read little at a time")
+        return
+
+    async def build_widely(*args: Any, **more: Any) -> Any:
+        transport = await build(*args, **more)
+        if getattr(transport, "_sock", None) is not None:
+            transport._sock = WideSocket(transport._sock)
+        return transport
+
+    manager._build_transport = build_widely
+
+
+# --- Questions that wait for a silent broker while others would answer ---
+
+SILENT_S = 3.0
+"""A broker that leaves a question unanswered for longer is silent; a fetch may wait for 0.5 s."""
+
+
+def prefer_brokers_that_answer(client: Any, first: tuple[str, int] | None) -> None:
+    """Let a client (``KafkaNetClient``) ask brokers that answer, beginning with ``first``, which has just answered.
+
+    Each bootstrap address gets no more time than any connection. What any broker can answer goes to a failed or silent
+    one only if there is no other.
+
+    Wrong: a new client draws one address at random, from the whole list again after each failure, and waits for it
+        until all its time is up: one silent broker of three fails half of all starts. Later, questions that any broker
+        could answer go to the broker without a connection rather than to a busy one: to the silent one, again and
+        again, for up to 30 s each.
+    Goes when: the client tries the whole list before it repeats an address, and remembers brokers that do not answer.
+    """
+    manager = client._manager
+    cluster = manager.cluster
+    known, connect = cluster.bootstrap_brokers, manager.get_connection
+
+    def failed(node: Any) -> bool:
+        return bool(manager._backoff.get(node.node_id, (0,))[0])
+
+    def bootstrap_brokers() -> list[Any]:
+        ready = [node for node in known() if not manager.connection_delay(node.node_id)] or known()
+        return [node for node in ready if (node.host, node.port) == first and not failed(node)] or ready
+
+    def get_connection(node_id: Any, timeout_ms: float | None = None, **more: Any) -> Any:
+        if timeout_ms is not None and cluster.is_bootstrap(node_id):
+            timeout_ms = min(timeout_ms, manager.socket_connection_setup_timeout_ms(node_id))
+        return connect(node_id, timeout_ms, **more)
+
+    def is_barred(node: Any) -> bool:
+        connection = manager._conns.get(node.node_id)
+        return bool((connection is not None and connection.paused) or manager.connection_delay(node.node_id) > 0)
+
+    def rank(node: Any) -> tuple[bool, bool, int, bool, float]:
+        connection = manager._conns.get(node.node_id)
+        waits = 0 if connection is None else len(connection.in_flight_requests) + connection.initializing
+        is_idle = connection is not None and connection.connected and not waits
+        since = None if connection is None else unanswered_since(connection)
+        shuns = failed(node) or (since is not None and time.monotonic() - since > SILENT_S)
+        return shuns, not is_idle, waits, (node.host, node.port) != first, random.random()
+
+    def least_loaded_node() -> Any:
+        ready = [node for node in cluster.brokers() if not is_barred(node)]
+        return min(ready, key=rank).node_id if ready else None
+
+    cluster.bootstrap_brokers, manager.get_connection = bootstrap_brokers, get_connection
+    manager.least_loaded_node = least_loaded_node
+
+
+def unanswered_since(connection: Any) -> float | None:
+    """Return since when a question waits and nothing was heard, on the monotonic clock; None: no question waits."""
+    asked, transport = list(connection.in_flight_requests)[:1], connection.transport
+    if not asked or transport is None:
+        return None
+    _, _, sent_at, *_ = asked[0]
+    return float(max(sent_at, transport.last_read))
+
+
+# --- A consumer that does not say whether it is connected ---
+
+UNCONNECTED_S = 5.0
+"""A broker that leaves a question unanswered for longer, besides the wait of a fetch, does not answer."""
+
+
+def connected(consumer: Any) -> Callable[[], bool]:
+    """Return a function that says whether the consumer has a connection to a broker that answers, without asking one.
+
+    A join may wait for other members, so a question to the coordinator does not count meanwhile.
+
+    Wrong: ``bootstrap_connected`` speaks of the start only. While every broker is gone, polls return nothing, as at the
+        end of a log. A broker that hangs keeps its connections besides.
+    Goes when: a consumer says whether it is connected.
+    """
+    connections, coordinator = consumer._manager.least_used_connections, consumer._coordinator
+    silent_s = UNCONNECTED_S + consumer.config["fetch_max_wait_ms"] / 1000
+
+    def is_connected() -> bool:
+        joins_at = coordinator.coordinator_id if coordinator.rejoining else None
+        since = time.monotonic() - silent_s
+        try:
+            open_now = connections()
+            asked = [list(one.in_flight_requests)[:1] for one in open_now if one.node_id != joins_at]
+        except RuntimeError:  # the client's own thread adds or removes something at this moment
+            return True
+        is_waiting = any(sent_at < since for requests in asked for _, _, sent_at, *_ in requests)
+        heard = [transport.last_read for one in open_now if (transport := one.transport) is not None]
+        return bool(heard) and not (is_waiting and max(heard) < since)
+
+    return is_connected
+
+
+# --- Brokers that do not answer, unnamed, while others have taken over ---
+
+CHECK_S = 1.0
+NAMES_MAX = 3
+ELSEWHERE = "is not waited for any more: other brokers have taken over"
+
+
+class ConnectionWatch:
+    """Checks the connections of one client (``KafkaNetClient``) once a second, on the client's own thread.
+
+    A broker is silent if a question has no answer or there is no connection. If it leads partitions of ours, or
+    coordinates our group or transactions, ``downspout.outages`` reports it, and the client asks for the leaders again.
+    Once others lead, the connection is closed, so that what waits there is sent to them.
+
+    Wrong: a broker that is away or hangs is a time-out of 10 s to 30 s, then one line per client about a connection.
+        Meanwhile the client does not ask who leads its partitions now, and what it sent to the silent broker reaches
+        the new leader only after that time.
+    Goes when: a client reports the brokers it waits for, and turns to new leaders by itself.
+
+    Args:
+        who: the reader or writer, for the report.
+    """
+
+    def __init__(self, client: Any, who: str) -> None:
+        self._manager, self._cluster, self._who = client._manager, client._manager.cluster, who
+        self._joins_at: Callable[[], Any] = lambda: None
+        self._away: dict[Any, float] = {}  # brokers without a connection, since when
+        self._names: dict[Any, str] = {}  # also of brokers that were taken off the list
+        self._reported: set[str] = set()
+        self._manager._net.call_later(CHECK_S, self._check_and_repeat)
+
+    def allow_joins(self, consumer: Any) -> None:
+        """Let a coordinator be silent while its consumer joins: it waits for other members."""
+        coordinator = consumer._coordinator
+        self._joins_at = lambda: coordinator.coordinator_id if coordinator.rejoining else None
+
+    def _check_and_repeat(self) -> None:
+        if not self._manager.closed:
+            self._manager._net.call_later(CHECK_S, self._check_and_repeat)
+            self.check(time.monotonic())
+
+    def check(self, now: float) -> None:
+        """Report brokers that are waited for, and those that answer again."""
+        reported = set()
+        for node_id, name in self._known():
+            if (found := self._silence(node_id, now)) is None:
+                if self._has_heard(node_id, now):
+                    OUTAGES.end(name)
+                    self._reported.discard(name)
+                continue
+            why, since = found
+            self._cluster.request_update()
+            if duty := self._duty(node_id):
+                reported.add(name)
+                OUTAGES.waiting(name, self._who, f"{duty}{why}", since)
+            elif (connection := self._manager._conns.get(node_id)) is not None and connection.connected:
+                connection.close(errors.KafkaConnectionError(f"{name} {GIVEN_UP} {now - since:.0f} s"))
+        for name in self._reported - reported:
+            OUTAGES.end(name, ELSEWHERE)
+        self._reported = reported
+
+    def _known(self) -> list[tuple[Any, str]]:
+        """Return all brokers; the coordinator has a connection of its own as such."""
+        for node in [*self._cluster.brokers(), *self._cluster._coordinator_brokers.values()]:
+            number = str(node.node_id).removeprefix("coordinator-")
+            self._names[node.node_id] = f"broker {number} ({node.host}:{node.port})"
+        return list(self._names.items())
+
+    def _silence(self, node_id: Any, now: float) -> tuple[str, float] | None:
+        """Return why and since when a broker is silent; None if it answers, or is not asked."""
+        connection = self._manager._conns.get(node_id)
+        if connection is not None and connection.connected:
+            self._away.pop(node_id, None)
+            since = unanswered_since(connection)
+            if since is None or node_id == self._joins_at() or now - since <= SILENT_S:
+                return None
+            return "", since
+        is_listed = any(node.node_id == node_id for node in self._cluster.brokers())
+        if connection is None and not (is_listed and node_id in self._manager._backoff):
+            self._away.pop(node_id, None)
+            return None
+        return ", no connection", self._away.setdefault(node_id, now)
+
+    def _has_heard(self, node_id: Any, now: float) -> bool:
+        connection = self._manager._conns.get(node_id)
+        transport = None if connection is None or not connection.connected else connection.transport
+        return transport is not None and now - transport.last_read < SILENT_S
+
+    def _duty(self, node_id: Any) -> str:
+        """Return what a broker does for us; empty if another one does it."""
+        tps = self._cluster.partitions_for_broker(node_id) or ()
+        places = sorted(f"{tp.topic}[{tp.partition}]" for tp in tps)
+        if places:
+            more = f" and {len(places) - NAMES_MAX:,} more" if len(places) > NAMES_MAX else ""
+            return f"it leads {', '.join(places[:NAMES_MAX])}{more}"
+        return "it coordinates" if node_id in self._cluster._coordinators.values() else ""
