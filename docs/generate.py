@@ -55,9 +55,10 @@ grows, a gauge is the value of the moment. [Prometheus](../how-to/watch-in-produ
 """
 PARTITIONS_INTRO = """## By partition
 
-A spout's `report_partitions()` holds these for each of its partitions: gauges, of which an unknown one is null. The
-live view shows them by partition and topic, `--json` has them under `partitions`, and they stay after `deactivate` and
-at the end of a run. [Offsets](../concepts/offsets.md) explains the words; `downspout lag` asks Kafka for them.
+A spout, and the emitter of batches, reports these for each of its partitions (`report_partitions()`); what is unknown
+is null or left out. The live view and the page show them by partition and topic, `--json` has them under `partitions`
+and their sums under `topics`, and they stay after `deactivate` and at the end of a run.
+[Offsets](../concepts/offsets.md) explains the words; `downspout lag` asks Kafka for them.
 
 """
 RUN_INTRO = """## Of a run
@@ -260,6 +261,7 @@ PAGES = {
     "reference/settings.md": settings_page,
     "reference/metrics.md": metrics_page,
     "reference/grafana.json": grafana.dashboard,
+    "reference/grafana-alerts.json": grafana.alerts,
     "reference/spark-source.md": spark_source_page,
     "reference/spark-sink.md": spark_sink_page,
 }

@@ -1,11 +1,11 @@
-"""Write the Grafana dashboard: a panel for each row of the table of metrics. ``docs/generate.py`` calls it."""
+"""Write the Grafana dashboard, a panel for each metric, and alerts. ``docs/generate.py`` calls it."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Sequence
 from itertools import count
-from typing import Any
+from typing import Any, NamedTuple
 
 from downspout.export.prometheus import GROUP_LAG
 from downspout.metrics import METRICS, PARTITION_METRICS, RUN_METRICS, Metric
@@ -26,10 +26,69 @@ OVERVIEW: tuple[tuple[str, str, str, str], ...] = (
      "{{component}}", "ops"),
     ("Partitions that are stuck", f"sum by (component) ({METRICS['stuck'].series}{OF_COMPONENT})",
      "{{component}}", "short"),
+    ("Offsets left before retention deletes what is not committed",
+     f"min by (topic, partition) ({PARTITION_METRICS['retention_records'].series}{OF_COMPONENT})",
+     "{{topic}} {{partition}}", "short"),
     ("Age of the metrics, which grows while a component hangs",
      f"max by (topology) ({RUN_METRICS['age_s'].series}{OF_RUN})",
      "{{topology}}", "s"),
 )  # fmt: skip
+
+
+class Alert(NamedTuple):
+    """A condition that somebody should look at."""
+
+    name: str
+    expression: str  # in Prometheus's language; it has a value for each series for which the condition holds
+    minutes: int  # how long it must hold
+    text: str
+
+
+def _near_retention() -> str:
+    near, whole, begin, lag = (
+        PARTITION_METRICS[name].series for name in ("retention_records", "log_records", "begin", "lag")
+    )
+    return f"{near} < 0.1 * {whole} and {begin} > 0 and {lag} > 0"
+
+
+ALERTS = (
+    Alert("Retention is near", _near_retention(), 5,
+          "The commit is in the oldest tenth of a log that is deleted from: soon records are lost that were not "
+          "processed. Free what blocks the partition, add tasks, or raise the topic's retention."),
+    Alert("A partition is stuck", f"{METRICS['stuck'].series} > 0", 1,
+          "A stall report names the offset that blocks, and why."),
+    Alert("Dead letters", f"rate({METRICS['dead_lettered'].series}[5m]) > 0", 0,
+          "Records failed for good: downspout dlq ls TOPIC."),
+    Alert("A component hangs", f"{RUN_METRICS['age_s'].series} > 60", 1,
+          "One call of a component keeps the loop: /healthz names it."),
+    Alert("Components are restarted", f"rate({METRICS['restarts'].series}[10m]) > 0", 0,
+          "A bolt raises, and is made anew."),
+)  # fmt: skip
+
+
+def alerts() -> str:
+    """Return docs/reference/grafana-alerts.json: a file for Grafana's ``provisioning/alerting``."""
+    rules = [_rule(alert) for alert in ALERTS]
+    group = {"orgId": 1, "name": "downspout", "folder": "Downspout", "interval": "1m", "rules": rules}
+    return json.dumps({"apiVersion": 1, "groups": [group]}, indent=1, ensure_ascii=False) + "\n"
+
+
+def _rule(alert: Alert) -> dict[str, Any]:
+    query = {"refId": "A", "expr": alert.expression, "instant": True}
+    # The expression filters: a series that is there is one for which it holds, whatever its value.
+    any_series = {"refId": "B", "type": "math", "expression": "$A > -Inf"}
+    return {
+        "uid": f"downspout-{'-'.join(alert.name.lower().split())}",
+        "title": alert.name,
+        "condition": "B",
+        "for": f"{alert.minutes}m",
+        "noDataState": "OK",
+        "annotations": {"summary": alert.text},
+        "data": [
+            {"refId": "A", "datasourceUid": "prometheus", "relativeTimeRange": {"from": 600, "to": 0}, "model": query},
+            {"refId": "B", "datasourceUid": "__expr__", "model": any_series},
+        ],
+    }
 
 
 def dashboard() -> str:

@@ -17,7 +17,7 @@ class Metric:
     unit: str  # what one of it is
     help: str  # one sentence
     note: str = ""  # what else there is to say
-    of: str = "component"  # or ``"partition"``: as in a spout's ``report_partitions()``; or ``"run"``
+    of: str = "component"  # or ``"partition"``: as in ``report_partitions()``; or ``"run"``
 
     @property
     def series(self) -> str:
@@ -113,11 +113,21 @@ _TABLE = (
     Metric("batches_applied", "counter", "commits", "Commits of batches that a state's tasks have applied, one for each task."),
     Metric("batches_refused", "counter", "commits", "Commits that failed in a task: it was restarted meanwhile, or the state could not be written.", "Their batches come again."),
     Metric("keys_updated", "counter", "keys", "Values of keys that were written."),
-    # --- each partition of a spout ---
-    Metric("committed", "gauge", "offset", "The next offset to read after a restart, as the broker has it.", of="partition"),
+    # --- each partition of a spout, or of the emitter of batches ---
+    Metric("committed", "gauge", "offset", "The next offset to read after a restart, as the broker has it.", "Of batches: where the next one to be committed begins.", of="partition"),
     Metric("position", "gauge", "offset", "The next offset to fetch.", of="partition"),
-    Metric("end", "gauge", "offset", "The end of what the group can see, as of the last fetch.", of="partition"),
+    Metric("emitted", "gauge", "offset", "The latest offset that was emitted or left out.", of="partition"),
+    Metric("begin", "gauge", "offset", "The lowest offset in the log, as of the last fetch.", of="partition"),
+    Metric("end", "gauge", "offset", "The end of what the group can see, as of the last fetch.", "`begin` and `end` of batches: as of the last one.", of="partition"),
+    Metric("log_records", "gauge", "records", "Offsets between `begin` and `end`.", of="partition"),
     Metric("lag", "gauge", "records", "Offsets between the commit point and `end`.", of="partition"),
+    Metric("lag_s", "gauge", "seconds", "Age of the next record to be committed, by its timestamp; 0: there is none.", "It is reckoned between the first and the last record of a poll.", of="partition"),
+    Metric("retention_records", "gauge", "records", "Offsets between `begin` and `committed`: so many may be deleted before records are lost.", "Below 0, records are lost.", of="partition"),
+    Metric("retention_s", "gauge", "seconds", "Time between the timestamps of the log's first record and of the next one to be committed.", "Asked for once a minute, where there is a lag. Batches do not have it.", of="partition"),
+    Metric("fetches", "counter", "requests", "Answers to fetch requests that had news of the partition.", of="partition"),
+    Metric("fetched", "counter", "records", "Records that polls returned.", of="partition"),
+    Metric("fetch_mean_s", "gauge", "seconds", "Mean time to such an answer in the last minute.", of="partition"),
+    Metric("fetch_max_s", "gauge", "seconds", "Longest time to such an answer in the last minute.", of="partition"),
     Metric("done", "gauge", "records", "Offsets beyond the commit point that are done.", of="partition"),
     Metric("uncommitted", "gauge", "records", "Records emitted or filtered and not covered by the commit, done or not.", of="partition"),
     Metric("in_flight", "gauge", "records", "Records that are out.", of="partition"),
@@ -138,6 +148,6 @@ _TABLE = (
 
 METRICS: dict[str, Metric] = {metric.name: metric for metric in _TABLE if metric.of == "component"}
 PARTITION_METRICS: dict[str, Metric] = {metric.name: metric for metric in _TABLE if metric.of == "partition"}
-"""What a spout reports of each of its partitions (``report_partitions``)."""
+"""What a spout, or the emitter of batches, reports of each of its partitions (``report_partitions``)."""
 RUN_METRICS: dict[str, Metric] = {metric.name: metric for metric in _TABLE if metric.of == "run"}
 """What there is to say of a run as a whole."""

@@ -68,6 +68,9 @@ class ComponentOffers(Protocol):
     def report_dead_letters(self) -> Mapping[str, Any]:
         """Return what it has dead-lettered: see ``downspout.dead_letters.written``; empty where nothing can be."""
 
+    def report_partitions(self) -> Mapping[str, Mapping[str, Any]]:
+        """Return where it stands in each partition that it reads; ``downspout.metrics.PARTITION_METRICS`` has names."""
+
     def close(self) -> None:
         """Release everything; called once at the end of a run."""
 
@@ -77,9 +80,6 @@ class ComponentOffers(Protocol):
 
 class SpoutOffers(ComponentOffers, Protocol):
     """Optional methods of spouts."""
-
-    def report_partitions(self) -> Mapping[str, Mapping[str, Any]]:
-        """Return where it stands in each partition; the names are in ``downspout.metrics.PARTITION_METRICS``."""
 
     def ack_many(self, tup_ids: Sequence[Any]) -> None:
         """Take many acks; called instead of ``ack`` where the class has ``engine_services``."""

@@ -267,6 +267,10 @@ class KafkaBatchBolt(Bolt):
         counted = {"records": self._records, "lost": self._emitting.starts.lost}
         return counted if lag is None else {**counted, "lag": lag}
 
+    def report_partitions(self) -> Mapping[str, Mapping[str, Any]]:
+        """Return where the batches stand in each partition of this task."""
+        return {} if self._emitting is None else self._emitting.by_partition()
+
     def close(self) -> None:
         """Release consumer and store."""
         if self._emitting is not None:

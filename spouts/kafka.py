@@ -499,7 +499,7 @@ class KafkaSpout(Wired, streamparse.Spout):
         finally:
             if for_good or (committed and not self.services.is_late(now)):
                 self._gauges = final_gauges(session, self._now())
-                self._partitions = by_partition(session, self._now())
+                self._partitions = by_partition(session, self._now(), self.clock.wall())
                 self._metrics.fetches += session.consumer.fetches.calls
                 self._metrics.fetched += session.consumer.fetches.records
                 self._session, self._left = None, session
@@ -569,7 +569,7 @@ class KafkaSpout(Wired, streamparse.Spout):
             return self._partitions
         now = self._now()
         explain = self._stalls.explanation(self._session, now, self._next_at, self.whereabouts)
-        return by_partition(self._session, now, explain)
+        return by_partition(self._session, now, self.clock.wall(), explain)
 
     def report_dead_letters(self) -> Mapping[str, Any]:
         """Return the dead letters by exception, and the last ones."""

@@ -34,6 +34,8 @@ from downspout.errors import BrokerError, DataLossError, coordinates
 from downspout.formatting import counted
 from downspout.kafka.port import ConsumerPort, Record, TopicPartition
 from downspout.kafka.retry_gate import LogThrottle
+from downspout.spout.cursor import ReadTimes
+from downspout.spout.observe import fetch_figures, log_figures
 from downspout.spout.settings import is_named, offsets_of
 from downspout.spout.starts import another
 
@@ -79,8 +81,11 @@ class Emitting:
         self._missing: dict[str, float] = {}  # topics that are not there, and since when
         self._has_looked_for_vanished = False
         self._asks_one_by_one = False  # since a partition could not be read
-        self._log_ends: dict[TopicPartition, int] = {}  # as of the last batch
+        self._logs_seen: dict[TopicPartition, tuple[int, int]] = {}  # their begins and ends, as of the last batch
         self._done: dict[TopicPartition, int] = {}  # the offset after the records of batches that are done
+        self._committed: set[TopicPartition] = set()  # those that a batch was committed of, by this process or before
+        self._emitted: dict[TopicPartition, int] = {}  # the last offset of the latest attempt that has any
+        self._times: dict[TopicPartition, ReadTimes] = {}
 
     # --- a batch ---
 
@@ -107,7 +112,15 @@ class Emitting:
         stored = self._store.load_ranges([partition_id(*tp) for tp in self._mine]) if self._mine else {}
         read = self._transactional if self._setup.is_transactional else self._fresh
         ranges, records = read(attempt.txid, epoch, stored)
+        if not self._emitted:  # the first batch of this process: those before it are committed
+            before = {tp: self._before(tp, attempt.txid, stored) for tp in self._mine}
+            self._committed |= {tp for tp, it in before.items() if it is not None and self.starts.goes_on(it)}
         self._batches.begin(attempt, ranges)
+        for tp, found in records.items():
+            if found:
+                self._emitted[tp] = found[-1].offset
+                for record in (found[0], found[-1]):
+                    self._times.setdefault(tp, ReadTimes()).add(record.offset, record.timestamp)
         return records
 
     def topic_id(self, topic: str) -> str:
@@ -117,9 +130,30 @@ class Emitting:
     @property
     def lag(self) -> int | None:
         """How many offsets lie between what is done and the ends of the logs; None until each partition was read."""
-        if not self._mine or not self._log_ends.keys() >= set(self._mine):
+        if not self._mine or not self._logs_seen.keys() >= set(self._mine):
             return None
-        return sum(max(0, self._log_ends[tp] - self._done[tp]) for tp in self._mine)
+        return sum(max(0, self._logs_seen[tp][1] - self._done[tp]) for tp in self._mine)
+
+    def by_partition(self) -> dict[str, dict[str, Any]]:
+        """Return where batches stand in each partition of this task; ``downspout.metrics`` explains the names."""
+        in_flight, fetches = self._batches.in_flight(), self._consumer.fetches.by_partition
+        found = {}
+        for tp in self._mine:
+            if tp not in self._logs_seen:
+                continue
+            (begin, end), done = self._logs_seen[tp], self._done[tp]
+            lag, times = max(0, end - done), self._times.get(tp)
+            next_ms = times.at(done) if times is not None and lag else None  # of the first record of the next commit
+            found[coordinates(*tp)] = {
+                **log_figures(done if tp in self._committed else None, begin, end),
+                **fetch_figures(fetches.get(tp), self._clock.monotonic()),
+                "lag": lag,
+                "lag_s": 0.0 if not lag else None if next_ms is None else max(0.0, self._clock.wall() - next_ms / 1000),
+                "position": self._reader.position(tp),
+                "emitted": self._emitted.get(tp),
+                "in_flight": in_flight.get(tp, 0),
+            }
+        return found
 
     def _look_at_topics(self) -> None:
         """Ask for the ids of topics, and drop what was fetched of one that was created again."""
@@ -168,8 +202,7 @@ class Emitting:
             if tp in logs.ends
         }
         for tp, start in starts.items():
-            self._log_ends[tp] = logs.ends[tp]
-            self._done.setdefault(tp, start)
+            self._note_log(tp, logs, start)
         ends = {tp: min(logs.ends[tp], self._stops.get(tp, logs.ends[tp])) for tp in starts}
         batch = self._setup.batch
         limits = Limits.of(batch["records_max"], batch["bytes_max"], len(self._partitions))
@@ -180,6 +213,10 @@ class Emitting:
         kept = {tp: it for tp, it in before.items() if it is not None and tp not in starts}
         ranges.update({tp: BatchRange.empty(it.next, it.topology_id, it.topic_id) for tp, it in kept.items()})
         return ranges, {tp: each.records for tp, each in read.items()}
+
+    def _note_log(self, tp: TopicPartition, logs: Logs, start: int) -> None:
+        self._logs_seen[tp] = logs.begins[tp], logs.ends[tp]
+        self._done.setdefault(tp, start)
 
     def _logs(self, partitions: Collection[TopicPartition]) -> Logs:
         """Ask where logs begin and end. Partitions of topics that are not there are missing in the answer; in an opaque
@@ -273,10 +310,11 @@ class Emitting:
         for tp, (first, last) in wanted.items():
             if another(ranges[tp].topic_id, self._ids[tp.topic]):
                 raise self._gone(txid, tp, first, last, "the topic was deleted and created again")
-        begins, ends = self._consumer.beginning_offsets(wanted), self._consumer.end_offsets(wanted)
+        logs = self._logs_at_once(wanted)
         for tp, (first, last) in wanted.items():
-            if not begins[tp] <= first or not last < ends[tp]:
-                raise self._gone(txid, tp, first, last, f"the log holds {begins[tp]} to {ends[tp]}")
+            if not logs.begins[tp] <= first or not last < logs.ends[tp]:
+                raise self._gone(txid, tp, first, last, f"the log holds {logs.begins[tp]} to {logs.ends[tp]}")
+            self._note_log(tp, logs, first)
         until_s = self._clock.monotonic() + self._setup.timeout_s * TIME_SHARE
         found = self._reader.exactly(wanted, until_s)
         if found is None:
@@ -327,6 +365,7 @@ class Emitting:
         done = self._batches.to_commit(attempt) or {}
         self.starts.committed(done)
         self._done.update({tp: found.next for tp, found in done.items()})
+        self._committed.update(done)
         self._batches.success(attempt.txid)
         if self._mine:
             self._store.delete_below(epoch, attempt.txid, [partition_id(*tp) for tp in self._mine])

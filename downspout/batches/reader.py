@@ -84,6 +84,10 @@ class BatchReader:
             self._at = {}
             self._placed = set()
 
+    def position(self, tp: TopicPartition) -> int | None:
+        """Return where the next batch goes on in a partition; None: it was not read, or not to the end of a batch."""
+        return self._at.get(tp)
+
     def forget(self, partitions: Collection[TopicPartition]) -> None:
         """Drop what is there of these: it is of another topic of the same name."""
         for tp in partitions:

@@ -20,7 +20,7 @@ from downspout.cli.access import add_access, way_in
 from downspout.cli.arguments import add_actions, exit_codes, place, port, positive, sentence
 from downspout.clock import SYSTEM_CLOCK, Clock
 from downspout.errors import BrokerError
-from downspout.formatting import counted
+from downspout.formatting import counted, size
 
 if TYPE_CHECKING:
     from downspout.broker.broker_files import Broker
@@ -58,7 +58,7 @@ def _add_broker_actions(actions: Any) -> None:
 
 
 def _add_topic_actions(actions: Any) -> None:
-    topics = _add(actions, "topics", _topics, "list the topics with their partitions and record counts")
+    topics = _add(actions, "topics", _topics, "list the topics with their partitions, record counts and sizes")
     create = _add(actions, "create", _create, "create a topic")
     create.add_argument("topic")
     create.add_argument("--partitions", type=positive, default=1, help="number of partitions (1)")
@@ -204,14 +204,15 @@ def _topics(arguments: argparse.Namespace) -> int:
     from downspout.kafka.port import TopicPartition
 
     cluster = _cluster(arguments)
-    topics = cluster.topics()
+    topics, sizes = cluster.topics(), cluster.topic_bytes()
     with closing(cluster.consumer(group=None)) as consumer:
         width = max(map(len, topics), default=0)
         for topic, count in topics.items():
             partitions = [TopicPartition(topic, number) for number in range(count)]
             begins, ends = consumer.beginning_offsets(partitions), consumer.end_offsets(partitions)
-            records = sum(ends[each] - begins[each] for each in partitions)
-            print(f"{topic:<{width}}  {counted(count, 'partition'):>15}  {counted(records, 'offset'):>20}")
+            records = counted(sum(ends[each] - begins[each] for each in partitions), "offset")
+            on_disk = size(sizes[topic]) if topic in sizes else "–"
+            print(f"{topic:<{width}}  {counted(count, 'partition'):>15}  {records:>20}  {on_disk:>8}")
     return 0
 
 

@@ -108,7 +108,10 @@ def handle(arguments: argparse.Namespace) -> int:
     prints_are_log = handler is not None and arguments.json_path == "-"
     with summary_to(arguments.json_path) as out, redirect_stdout(sys.stderr) if prints_are_log else nullcontext():
         name, result = _run(arguments)
-        write_json(out, arguments.json_path, {"topology": name, **result.as_dict()})
+        from downspout.spout.observe import totals_by_topic
+
+        topics = {reader: totals_by_topic(partitions) for reader, partitions in result.partitions.items()}
+        write_json(out, arguments.json_path, {"topology": name, **result.as_dict(), "topics": topics})
     return _close(result)
 
 

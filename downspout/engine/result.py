@@ -89,7 +89,8 @@ class RunResult:
     # how many of the failed were tuples without a tree: they do not come again. A spout that emits without an id has no
     # other.
     not_retried: int = 0
-    # by spout and partition, where it stands (see ``downspout.metrics.PARTITION_METRICS``), and which task has it
+    # by reader (a spout, or the emitter of batches) and partition, where it stands, and which task has it
+    # (see ``downspout.metrics.PARTITION_METRICS``)
     partitions: Mapping[str, Mapping[str, Mapping[str, Any]]] = field(default_factory=dict)
     # the same as ``components`` and ``reports``, task by task
     tasks: Sequence[TaskResult] = ()
@@ -155,7 +156,7 @@ def collect(graph: Graph, tasks: Sequence[Task], world: World, *, reason: str, d
         spouts=[component.name for component in graph.spouts],
         uncommitted={name: int(count) for name, report in reports.items() if (count := report.get("uncommitted"))},
         not_retried=not_retried,
-        partitions=_partitions(spouts),
+        partitions=_partitions(tasks),
         tasks=[TaskResult(task.name, task.task_id, {**_values(task), **report}) for task, report in reported],
         stacks=world.errors.last_stacks(),
         dead_letters=merged_dead_letters((task.name, task.report_dead_letters()) for task in tasks),
@@ -187,17 +188,17 @@ def merged_dead_letters(reports: Iterable[tuple[str, Mapping[str, Any]]]) -> dic
     return found
 
 
-def _partitions(spouts: Sequence[SpoutTask]) -> dict[str, dict[str, Mapping[str, Any]]]:
+def _partitions(tasks: Sequence[Task]) -> dict[str, dict[str, Mapping[str, Any]]]:
     found: dict[str, dict[str, Mapping[str, Any]]] = {}
-    for spout in spouts:
-        if partitions := spout.report_partitions():
-            owned = {place: {**figures, "owner": spout.place} for place, figures in partitions.items()}
-            found.setdefault(spout.name, {}).update(owned)
+    for task in tasks:
+        if partitions := task.report_partitions():
+            owned = {place: {**figures, "owner": task.place} for place, figures in partitions.items()}
+            found.setdefault(task.name, {}).update(owned)
     return in_order(found)
 
 
 def in_order(found: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> dict[str, dict[str, Mapping[str, Any]]]:
-    """Return each spout's partitions in the order of topics and numbers.
+    """Return each reader's partitions in the order of topics and numbers.
 
     >>> list(in_order({"reader": {"a[10]": {}, "a[9]": {}}})["reader"])
     ['a[9]', 'a[10]']

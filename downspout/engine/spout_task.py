@@ -164,16 +164,6 @@ class SpoutTask(Task):
         self.world.latencies.add(completed, self.world.clock.monotonic)
         return len(completed) + len(failed)
 
-    def report_partitions(self) -> Mapping[str, Mapping[str, Any]]:
-        """Return where the spout stands in each of its partitions, where it knows."""
-        report = offered(self.instance, SpoutOffers.report_partitions)
-        try:
-            return {} if report is None else report()
-        except DownspoutError:
-            raise
-        except USER_ERRORS as error:
-            raise self.reported(error, "report_partitions") from error
-
     def exhausted(self) -> bool:
         """Return whether a bounded spout has emitted everything up to its end."""
         return self._ask("exhausted")

@@ -266,13 +266,24 @@ class Task:
         Raises:
             ComponentError: ``report_dead_letters`` raised; a DownspoutError goes through as it is.
         """
-        report = offered(self.instance, ComponentOffers.report_dead_letters)
+        return self._asked(ComponentOffers.report_dead_letters)
+
+    def report_partitions(self) -> Mapping[str, Mapping[str, Any]]:
+        """Return where the component stands in each partition that it reads, where it says so.
+
+        Raises:
+            ComponentError: ``report_partitions`` raised; a DownspoutError goes through as it is.
+        """
+        return self._asked(ComponentOffers.report_partitions)
+
+    def _asked(self, method: Callable[..., Mapping[str, Any]]) -> Mapping[str, Any]:
+        report = offered(self.instance, method)
         try:
-            return report() if report is not None else {}
+            return {} if report is None else report()
         except DownspoutError:
             raise
         except USER_ERRORS as error:
-            raise self.reported(error, "report_dead_letters") from error
+            raise self.reported(error, method.__name__) from error
 
     def close(self) -> None:
         """Call the component's ``close``, where it has one, and let go of its log file.

@@ -21,7 +21,10 @@ LABELS: Mapping[str, Sequence[str]] = {
     "component": ("topology", "component", "task", "worker", "group"),
     "partition": ("topology", "component", "topic", "partition", "group"),
 }
-NEEDS_COMMIT = ("lag",)  # Of a partition: without a commit they would count from where the spout happened to start
+NEEDS_COMMIT = (
+    "lag",
+    "lag_s",
+)  # Of a partition: without a commit they would count from where the spout happened to start
 
 
 def series_of(snapshot: Snapshot, groups: Mapping[str, str]) -> Iterator[Series]:

@@ -437,6 +437,23 @@ class KafkaCluster(Cluster):
         found = self._ask_again("the list of topics", lambda admin: admin.describe_topics())
         return {t["name"]: len(t["partitions"]) for t in sorted(found, key=lambda t: t["name"]) if not t["is_internal"]}
 
+    def topic_bytes(self) -> dict[str, int]:
+        """Return how much the logs of each topic take on disk, one copy of each partition; empty without the right.
+
+        Raises:
+            BrokerError: no broker answers.
+        """
+        sizes: dict[tuple[str, int], int] = {}
+        for broker in self._ask_again("the size of topics", lambda admin: admin.describe_log_dirs()):
+            for topic in (topic for folder in broker["log_dirs"] for topic in folder["topics"]):
+                for part in topic["partitions"]:
+                    key = topic["name"], part["partition_index"]
+                    sizes[key] = max(part["partition_size"], sizes.get(key, 0))
+        found: dict[str, int] = {}
+        for (name, _), count in sizes.items():
+            found[name] = found.get(name, 0) + count
+        return found
+
 
 def _wait_for_leaders(admin: KafkaAdminClient, topic: str) -> None:
     """Wait until a new topic can be used. The client's own wait looks every 0.1 s, and a run may be waiting for us."""

@@ -121,7 +121,9 @@ class KafkaConsumerPort(ConsumerPort):
         if self._polled is not None:
             self._polled(0 if found else timeout_ms)
         combined = {tp: self._combined(tp, parts) for tp, parts in found.items()}
-        self._fetches.records += sum(map(len, combined.values()))
+        for tp, records in combined.items():
+            self._fetches.records += len(records)
+            self._fetches.of(tp).records += len(records)
         return combined
 
     def _begin_to_read(self) -> None:
@@ -246,6 +248,11 @@ class KafkaConsumerPort(ConsumerPort):
     def offsets_for_times(self, timestamps_ms: Mapping[TopicPartition, int]) -> Mapping[TopicPartition, int | None]:
         found = self._ask_leaders(timestamps_ms, lambda ms: self._consumer.offsets_for_times(dict(timestamps_ms), ms))
         return {tp: None if (at := found.get(tp)) is None else at.offset for tp in timestamps_ms}
+
+    def first_records(self, partitions: Collection[TopicPartition]) -> Mapping[TopicPartition, tuple[int, int]]:
+        since = dict.fromkeys(partitions, 0)
+        found = self._ask_leaders(partitions, lambda ms: self._consumer.offsets_for_times(since, ms))
+        return {tp: (at.offset, at.timestamp) for tp, at in found.items() if at is not None}
 
     def _ask_leaders(
         self, partitions: Collection[TopicPartition], ask: Callable[[int], dict[TopicPartition, Any]]

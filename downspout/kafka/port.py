@@ -45,6 +45,9 @@ PERIOD_S = 30.0  # Mean and maximum are of the last one to two of these
 class Fetches:
     """Requests for records that were answered; times are seconds on the caller's clock.
 
+    Those of a consumer hold its partitions' too. One answer may hold records of many partitions, so it counts once for
+    the consumer and once for each of these.
+
     >>> fetches = Fetches()
     >>> fetches.answered(0.2, now=1.0)
     >>> fetches.answered(0.4, now=2.0)
@@ -52,15 +55,24 @@ class Fetches:
     (2, 0.3, 0.4, 0.0)
     """
 
-    __slots__ = ("_before", "_latest", "_since", "calls", "records")
+    __slots__ = ("_before", "_latest", "_since", "begin", "by_partition", "calls", "records")
 
     def __init__(self) -> None:
         self.calls = 0
         self.records = 0  # which polls have returned
+        self.begin: int | None = None  # of a partition: the lowest offset in its log, as of the last answer
+        self.by_partition: dict[TopicPartition, Fetches] = {}  # of a consumer
         # By the client's thread; others read. How many, their sum and the longest, of a period and of the one before.
         self._latest: tuple[int, float, float] = (0, 0.0, 0.0)
         self._before: tuple[int, float, float] = (0, 0.0, 0.0)
         self._since = 0.0
+
+    def of(self, partition: TopicPartition) -> Fetches:
+        """Return those of one partition of a consumer; only the client's thread may ask for a new one."""
+        found = self.by_partition.get(partition)
+        if found is None:
+            found = self.by_partition[partition] = Fetches()
+        return found
 
     def answered(self, took_s: float, now: float) -> None:
         """Note an answer."""
@@ -200,6 +212,9 @@ class ConsumerPort(Protocol):
 
     def offsets_for_times(self, timestamps_ms: Mapping[TopicPartition, int]) -> Mapping[TopicPartition, int | None]:
         """Return the first offset with a timestamp at or after the one given; None where there is none."""
+
+    def first_records(self, partitions: Collection[TopicPartition]) -> Mapping[TopicPartition, tuple[int, int]]:
+        """Return offset and timestamp in ms of the first record in each log; logs without a record are left out."""
 
     def highwater(self, partition: TopicPartition) -> int | None:
         """Return the end of the log as of the last fetch, without asking; None before the first."""

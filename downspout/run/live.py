@@ -12,7 +12,7 @@ from downspout.engine.result import RunResult, WorkerResult
 from downspout.formatting import counted, lasting
 from downspout.metrics import METRICS
 from downspout.run.metrics import RunMetrics, metrics_of
-from downspout.spout.observe import total_of
+from downspout.spout.observe import totals_by_topic
 
 LINE_EVERY_S = 5.0
 RATE_OVER_S = 20.0  # The period of a rate: sinks flush every few seconds, and ack all that they held at once
@@ -143,13 +143,12 @@ def partition_rows(result: RunResult) -> list[tuple[str, ...]]:
     """Return a line for each partition, and one for each topic that has several; of very many, the topics alone."""
     rows: list[tuple[str, ...]] = []
     for partitions in result.partitions.values():
-        topics = {place: place.rpartition("[")[0] for place in partitions}
-        for topic in dict.fromkeys(topics.values()):
-            own = {place: partitions[place] for place in partitions if topics[place] == topic}
+        for topic, total in totals_by_topic(partitions).items():
             if len(partitions) <= PARTITIONS_SHOWN:
-                rows += [_partition_cells(place, figures) for place, figures in own.items()]
-            if len(own) > 1:
-                rows.append(_partition_cells(topic, total_of(own.values())))
+                own = (place for place in partitions if place.rpartition("[")[0] == topic)
+                rows += [_partition_cells(place, partitions[place]) for place in own]
+            if total["partitions"] > 1:
+                rows.append(_partition_cells(topic, total))
     return rows
 
 
@@ -176,11 +175,11 @@ def behind_lines(result: RunResult) -> list[str]:
 
 
 def _behind_line(place: str, figures: Mapping[str, Any]) -> str:
-    committed = "–" if figures["committed"] is None else f"{figures['committed']:,}"
+    committed = "–" if figures.get("committed") is None else f"{figures['committed']:,}"
     line = f"  {place}: lag {figures['lag']:,}, committed {committed} of {figures['end']:,}"
-    if figures["done"]:
+    if figures.get("done"):
         line += f", {figures['done']:,} done beyond"
-    return line if figures["blocks"] is None else f"{line}; {figures['blocks']} blocks: {figures['why']}"
+    return line if figures.get("blocks") is None else f"{line}; {figures['blocks']} blocks: {figures['why']}"
 
 
 def _notable(report: Mapping[str, float]) -> list[tuple[str, float]]:

@@ -350,7 +350,7 @@ class PartitionAssignment:
         for tp in fresh:
             commit, topic_id = committed.get(tp), topic_ids[tp.topic]
             beginning = self._starts.decide(tp, commit, topic_id, logs, self._earlier.get(tp, NEVER_OURS))
-            self._start(tp, topic_id, beginning, commit, logs.ends[tp])
+            self._start(tp, topic_id, beginning, commit, (logs.begins[tp], logs.ends[tp]))
 
     def _start(
         self,
@@ -358,7 +358,7 @@ class PartitionAssignment:
         topic_id: str,
         beginning: Beginning,
         commit: OffsetAndMetadata | None,
-        log_end: int,
+        log: tuple[int, int],  # where it begins and ends
     ) -> None:
         settings = self._settings
         ledger, cursor = beginning.ledger, PartitionCursor(tp, beginning.ledger.next)
@@ -370,7 +370,8 @@ class PartitionAssignment:
             cursor=cursor,
             retry_cache=RetryCache(settings["retry_cache_bytes"]),
             commits=CommitState(None if commit is None else (commit.offset, commit.metadata)),
-            log_end=log_end,
+            log_begin=log[0],
+            log_end=log[1],
             isolation=CrashIsolation(ledger, cursor, beginning.isolation, beginning.killed_by, beginning.behind_until),
             **self._mode.makers(settings, tp.topic, topic_id)._asdict(),
             breaker=Breaker(settings["breaker_ratio"]),
@@ -396,7 +397,7 @@ class PartitionAssignment:
         self._forget(tp)
         self.epochs.renew(tp)
         known = None if commit is None else OffsetAndMetadata(*commit, -1)
-        self._start(tp, part.topic_id, Beginning(PartitionLedger(start, self._backoff)), known, end)
+        self._start(tp, part.topic_id, Beginning(PartitionLedger(start, self._backoff)), known, (begin, end))
         if self._bounds is not None:
             self.parts[tp].cursor.stop = self._bounds.cut(tp, end)
 

@@ -1,16 +1,61 @@
-"""The records of one partition that are in memory: those that were polled, and those that may be needed again."""
+"""The records of one partition in memory: polled ones, those that may be needed again, and how old they are."""
 
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from sortedcontainers import SortedDict
 
 from downspout.kafka.port import ConsumerPort, Record, TopicPartition
 from downspout.ledger.offsets import PartitionLedger
+
+TIMES_MAX = 512
+"""Most offsets of a partition whose timestamps are kept: two of each poll, up to the limit of what is uncommitted."""
+
+
+class ReadTimes:
+    """The timestamps of some records that were read, to tell how old an offset is that is not committed yet.
+
+    >>> times = ReadTimes()
+    >>> times.add(100, 5_000)
+    >>> times.add(300, 9_000)
+    >>> times.at(99), times.at(200), times.at(300), times.at(400)
+    (None, 7000, 9000, 9000)
+    """
+
+    __slots__ = ("_known",)
+
+    def __init__(self) -> None:
+        self._known: deque[tuple[int, int]] = deque()  # offset and timestamp in ms, by offset
+
+    def add(self, offset: int, at_ms: int) -> None:
+        """Note a record; one without a timestamp (-1), or that is read again, is passed over."""
+        known = self._known
+        if at_ms < 0 or (known and offset <= known[-1][0]):
+            return
+        known.append((offset, at_ms))
+        if len(known) > TIMES_MAX:
+            self._known = deque(entry for index, entry in enumerate(known) if index % 2 == 0)
+
+    def at(self, offset: int) -> int | None:
+        """Return the timestamp in ms at an offset, between two that are known in proportion; None: it is not known.
+
+        What lies below is forgotten, so offsets are to be asked for in their order.
+        """
+        known = self._known
+        while len(known) > 1 and known[1][0] <= offset:
+            known.popleft()
+        if not known or known[0][0] > offset:
+            return None
+        (first, first_ms), *_ = known
+        if len(known) == 1:
+            return first_ms
+        then, then_ms = known[1]
+        return first_ms + (then_ms - first_ms) * (offset - first) // (then - first)
 
 
 @dataclass(slots=True, eq=False)
@@ -30,10 +75,13 @@ class PartitionCursor:
     served_at: int | None = None  # when records came last, or should have, in ms
     turns_in_vain: int = 0  # how often it was polled alone since records came, and none did
     aborted_below: int = 0  # aborted records below it were counted
+    times: ReadTimes = field(default_factory=ReadTimes)
 
     def take(self, records: Sequence[Record]) -> None:
         """Take what a poll brought."""
         self.reading = offset_at(records, -1) + 1
+        for index in (0, -1):
+            self.times.add(offset_at(records, index), timestamp_at(records, index))
         if self.stop is not None and self.reading > self.stop:
             records = records[: index_of(records, self.stop)]
         self.waiting, self.at, self.noted, self.unreadable = records, 0, 0, None
@@ -83,6 +131,12 @@ def offset_at(records: Sequence[Record], index: int) -> int:
     """Return the offset of one of some records; of columns without making a record."""
     offsets = getattr(records, "offsets", None)
     return records[index].offset if offsets is None else int(offsets[index])
+
+
+def timestamp_at(records: Sequence[Record], index: int) -> int:
+    """Return the timestamp of one of some records in ms; of columns without making a record."""
+    timestamps = getattr(records, "timestamps", None)
+    return records[index].timestamp if timestamps is None else int(timestamps[index])
 
 
 def index_of(records: Sequence[Record], offset: int) -> int:

@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
 from downspout.formatting import counted
-from downspout.kafka.port import TopicPartition
+from downspout.kafka.port import Fetches, TopicPartition
 from downspout.kafka.retry_gate import RetryGate
 from downspout.ledger.progress import Progress, StallReport
 from downspout.outages import CURES, OUTAGES, SILENT, Outage
@@ -68,6 +68,10 @@ def final_gauges(session: GroupSession, now: int) -> dict[str, float]:
     return {name: gauges[name] for name in ("lag", "committed", "partitions") if name in gauges}
 
 
+ADDED = ("log_records", "done", "uncommitted", "in_flight", "failed", "fetches", "fetched")
+"""What may be added up over partitions."""
+
+
 class Explains(Protocol):
     """Knows what helps a record that blocks; :class:`~downspout.spout.observe.Why` does."""
 
@@ -75,29 +79,95 @@ class Explains(Protocol):
         """Return what may help."""
 
 
-def by_partition(session: GroupSession | None, now: int, explains: Explains | None = None) -> dict[str, dict[str, Any]]:
+def by_partition(
+    session: GroupSession | None, now: int, wall_s: float, explains: Explains | None = None
+) -> dict[str, dict[str, Any]]:
     """Return where the group stands in each partition that is owned; ``downspout.metrics`` explains the names.
 
     Asks no broker. O(log h) for each partition; of one that is blocked by a record that is out, O(open trees).
     """
     if session is None:
         return {}
-    return {part.place(): _figures(part, end, now, explains) for part, end in _ends(session).items()}
+    ends, fetches = _ends(session), session.consumer.fetches.by_partition
+    return {
+        part.place(): _log_figures(part, end, fetches.get(part.tp), now / 1000, wall_s) | _figures(part, now, explains)
+        for part, end in ends.items()
+    }
+
+
+def _log_figures(part: Partition, end: int, fetches: Fetches | None, now_s: float, wall_s: float) -> dict[str, Any]:
+    if fetches is not None and fetches.begin is not None:
+        part.log_begin = max(part.log_begin, fetches.begin)
+    committed = part.commits.offset if part.commits.offset >= 0 else None
+    found = log_figures(committed, part.log_begin, end) | fetch_figures(fetches, now_s)
+    lag, first_ms = _lag_of(part, end), part.first_record[1]
+    next_ms = part.cursor.times.at(part.ledger.commit_point()) if lag else None  # of the next record to be committed
+    return found | {
+        "lag": lag,
+        "lag_s": 0.0 if not lag else None if next_ms is None else max(0.0, wall_s - next_ms / 1000),
+        "retention_s": None if next_ms is None or first_ms is None else (next_ms - first_ms) / 1000,
+    }
+
+
+def log_figures(committed: int | None, begin: int, end: int) -> dict[str, Any]:
+    """Return what follows from where a log begins and ends, and from what is committed.
+
+    >>> log_figures(70, 50, 90)
+    {'committed': 70, 'begin': 50, 'end': 90, 'lag': 20, 'log_records': 40, 'retention_records': 20}
+    """
+    return {
+        "committed": committed,
+        "begin": begin,
+        "end": end,
+        "lag": None if committed is None else max(0, end - committed),
+        "log_records": max(0, end - begin),
+        "retention_records": None if committed is None else committed - begin,
+    }
+
+
+def fetch_figures(fetches: Fetches | None, now_s: float) -> dict[str, Any]:
+    """Return what was fetched of a partition; None: nothing yet."""
+    found = fetches or Fetches()
+    return {
+        "fetches": found.calls,
+        "fetched": found.records,
+        "fetch_mean_s": found.mean_s(now_s),
+        "fetch_max_s": found.max_s(now_s),
+    }
 
 
 def total_of(partitions: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
-    """Return the sum of partitions; no lag where that of one is not known.
+    """Return the sum of partitions, and the longest lag in time; no lag where that of one is not known.
 
-    >>> total_of([{"lag": 3, "done": 1}, {"lag": None, "done": 2}])
-    {'lag': None, 'done': 3, 'uncommitted': 0, 'in_flight': 0, 'failed': 0}
+    >>> found = total_of([{"lag": 3, "done": 1, "lag_s": 0.5}, {"lag": None, "done": 2, "lag_s": 7.0}])
+    >>> found["partitions"], found["lag"], found["lag_s"], found["done"], found["failed"]
+    (2, None, 7.0, 3, 0)
     """
     rows = list(partitions)
     lags = [row["lag"] for row in rows if row.get("lag") is not None]
-    sums = {name: sum(row.get(name) or 0 for row in rows) for name in ("done", "uncommitted", "in_flight", "failed")}
-    return {"lag": sum(lags) if lags and len(lags) == len(rows) else None} | sums
+    longest = max((row["lag_s"] for row in rows if row.get("lag_s") is not None), default=None)
+    sums = {name: sum(row.get(name) or 0 for row in rows) for name in ADDED}
+    return {
+        "partitions": len(rows),
+        "lag": sum(lags) if lags and len(lags) == len(rows) else None,
+        "lag_s": longest,
+        **sums,
+    }
 
 
-def _figures(part: Partition, end: int, now: int, explains: Explains | None) -> dict[str, Any]:
+def totals_by_topic(partitions: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
+    """Return the sums of the partitions of each topic, given by their names.
+
+    >>> {topic: sums["lag"] for topic, sums in totals_by_topic({"a[0]": {"lag": 3}, "a[1]": {"lag": 4}}).items()}
+    {'a': 7}
+    """
+    by_topic: dict[str, list[Mapping[str, Any]]] = {}
+    for place, figures in partitions.items():
+        by_topic.setdefault(place.rpartition("[")[0], []).append(figures)
+    return {topic: total_of(rows) for topic, rows in by_topic.items()}
+
+
+def _figures(part: Partition, now: int, explains: Explains | None) -> dict[str, Any]:
     ledger = part.ledger
     point = ledger.commit_point()
     done = ledger.done_beyond_commit
@@ -105,10 +175,8 @@ def _figures(part: Partition, end: int, now: int, explains: Explains | None) -> 
     last = part.last_failures.get(point) if is_held else None
     failure = last.failure if last is not None else None
     return {
-        "committed": part.commits.offset if part.commits.offset >= 0 else None,
         "position": part.cursor.reading,
-        "end": end,
-        "lag": _lag_of(part, end),
+        "emitted": ledger.next - 1 if ledger.next else None,
         "done": done,
         "uncommitted": ledger.outstanding,
         "in_flight": ledger.in_flight,

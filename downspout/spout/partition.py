@@ -93,7 +93,8 @@ class Partition:
     cursor: PartitionCursor  # where it is read, and what waits to be looked at
     retry_cache: RetryCache  # records that may be needed again
     commits: CommitState  # what the broker has
-    log_end: int  # the end of its log as of the last fetch that is known of, at first as of its start
+    log_begin: int  # the lowest offset in its log as of the last fetch that is known of, at first as of its start
+    log_end: int  # the end of its log, likewise
     isolation: CrashIsolation  # the search for a record that kills its process
     breaker: Breaker  # opens when too many of its records are exhausted
     make: Callable[[Record], Any]  # makes a tuple's values of a record; a translator's, a list of such values
@@ -117,6 +118,8 @@ class Partition:
     tried: dict[int, Tried] | None = None
     # by offset, timeouts before the partition was started anew with its transaction
     timed_out: dict[int, int] = field(default_factory=dict)
+    # where its log began when it was asked how old the first record is, and that record's timestamp in ms
+    first_record: tuple[int, int | None] = (-1, None)
     fails: int = 0  # failed attempts that count before the first ack (``kafka.behind_max``)
     prefix: str = field(init=False)  # What all its message ids begin with
 

@@ -35,6 +35,8 @@ TURNS_APART_MS = 100
 """Such polls are at least so far apart: they fetch for one partition, and wait in vain where there is no leader."""
 
 
+BEGINNINGS_MS = 60_000
+"""How often it is looked where logs begin, and how old the first record there is, of partitions that are behind."""
 ALIVE_MS = 60_000
 """After so long without a poll, one with all partitions paused keeps the membership (the client allows 300 s)."""
 
@@ -62,6 +64,7 @@ class PollReader:
         self._topic_gate = gate.for_work("looking at the topics")
         self._now = now
         self._polled_at = now()
+        self._beginnings_due = now() + BEGINNINGS_MS
         self._turns_from = 0  # From when on a partition may be polled alone, in ms
 
     def poll(self, now: int, busy: bool = False, free_ms: int = 0) -> list[Partition]:
@@ -76,6 +79,7 @@ class PollReader:
             free_ms: how long the engine has nothing else to do, where it knows.
         """
         self._look_at_topics(now)
+        self._look_at_beginnings(now)
         parts = self._assignment.parts
         active: list[Partition] = []
         resting: list[TopicPartition] = []
@@ -285,6 +289,35 @@ class PollReader:
             self._topic_gate.record_error(error, self._now())
         else:
             self._topic_gate.succeeded()
+
+    def _look_at_beginnings(self, now: int) -> None:
+        """Ask how old the first records of logs are, of partitions that are behind: so near is retention to the commit.
+
+        A fetch says where a log begins, so a partition is asked for when that has changed, or when it is at its limit
+        and not fetched.
+        """
+        if now < self._beginnings_due or self._topic_gate.waits(now):
+            return
+        self._beginnings_due = now + BEGINNINGS_MS
+        fetches, most = self._consumer.fetches.by_partition, self._settings["uncommitted_max"]
+        wanted = {}
+        for tp, part in self._assignment.parts.items():
+            begin = fetches[tp].begin if tp in fetches else None
+            if part.quiet and not self._has_more(part):
+                continue
+            if part.ledger.outstanding >= most or (begin is not None and begin != part.first_record[0]):
+                wanted[tp] = begin
+        try:
+            found = self._consumer.first_records(wanted) if wanted else {}
+        except errors.KafkaError as error:
+            self._topic_gate.record_error(error, self._now())
+            return
+        for tp, (offset, at_ms) in found.items():
+            part = self._assignment.parts[tp]
+            begin = wanted[tp]
+            part.first_record = offset if begin is None else begin, at_ms if at_ms >= 0 else None
+            if part.ledger.outstanding >= most:
+                part.log_begin = max(part.log_begin, offset)
 
     def _look_at_log(self, now: int, error: errors.KafkaError | None = None) -> None:
         cut = error.divergent_offsets if isinstance(error, errors.LogTruncationError) else {}

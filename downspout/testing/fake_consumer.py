@@ -54,11 +54,23 @@ class FakeConsumer(FakeMember):
         if reachable and (self._wanted is None or self._join()):
             self._auto_commit()
             found = self._fetch(max_records)
-            self._fetches.answered(0.0, self._cluster.clock.monotonic())
-            self._fetches.records += sum(map(len, found.values()))
+            self._note_fetch(found)
         if not found:
             self._cluster.clock.sleep(timeout_ms / 1000)
         return found
+
+    def _note_fetch(self, found: Mapping[TopicPartition, Sequence[Record]]) -> None:
+        now = self._cluster.clock.monotonic()
+        self._fetches.answered(0.0, now)
+        for partition, place in self._places.items():
+            log = self._cluster.find_log(partition)
+            if place.paused or log is None or partition in self._cluster.leaderless:
+                continue
+            of_partition, count = self._fetches.of(partition), len(found.get(partition, ()))
+            of_partition.answered(0.0, now)
+            of_partition.begin = log.start
+            of_partition.records += count
+            self._fetches.records += count
 
     def _fetch(self, max_records: int) -> dict[TopicPartition, Sequence[Record]]:
         found: dict[TopicPartition, Sequence[Record]] = {}
@@ -275,6 +287,12 @@ class FakeConsumer(FakeMember):
                 for tp, since in timestamps_ms.items()
             },
         )
+
+    def first_records(self, partitions: Collection[TopicPartition]) -> Mapping[TopicPartition, tuple[int, int]]:
+        """Return offset and timestamp in ms of the first record in each log; logs without a record are left out."""
+        logs = self._remote("first_records", lambda: {tp: self._cluster.led_log(tp) for tp in partitions})
+        firsts = {tp: log.read(log.start, 1, committed_only=self._committed_only)[0] for tp, log in logs.items()}
+        return {tp: (first.offset, first.timestamp) for tp, found in firsts.items() for first in found}
 
     def partitions_for(self, topic: str) -> frozenset[int]:
         """Return the topic's partitions; empty where it does not exist."""

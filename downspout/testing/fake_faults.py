@@ -13,6 +13,7 @@ OPERATIONS = (
     "beginning_offsets",
     "end_offsets",
     "offsets_for_times",
+    "first_records",
     "partitions_for",
     "topic_id",
     "topic_names",

@@ -18,14 +18,18 @@ from downspout.run.check import values_of
 from downspout.run.live import REASONS
 from downspout.run.metrics import RunMetrics
 from downspout.settings.secrets import HIDDEN, is_secret
-from downspout.spout.observe import total_of
+from downspout.spout.observe import total_of, totals_by_topic
 from downspout.web.history import COUNTED, RUN, WINDOWS, History, Point, Window
 from downspout.web.processes import Processes
 
 WORST_MAX = 50  # Partitions that an answer holds unless more are asked for
 LIMIT_MAX = 5_000
 TEXT_MAX = 4_000  # Characters of an error's text
-SORTS = ("partition", "committed", "position", "end", "lag", "lag_s", "done", "in_flight", "failed", "owner")
+SORTS = (
+    "partition", "committed", "position", "emitted", "begin", "end", "lag", "lag_s", "log_records", "done", "in_flight",
+    "failed", "fetches", "fetched", "fetch_mean_s", "fetch_max_s", "owner",
+    "retention_records",  # the smallest first
+)  # fmt: skip
 SINK = ("rows", "files", "bytes", "flushes", "covered", "rejected", "held", "held_s", "away_s", "log_entries")
 BATCHES = ("batch_txid", "batches_active", "batches_succeeded", "batches_failed", "batch_attempts", "batch_s")
 TRANSACTIONS = ("transactions_committed", "transactions_aborted", "transactions_fenced", "repeated", "discarded")
@@ -115,13 +119,14 @@ class State:
         offset: int = 0,
         limit: int = WORST_MAX,
     ) -> dict[str, Any]:
-        """Return the partitions of all spouts."""
+        """Return the partitions of all spouts and emitters of batches, and the sums of each topic."""
         metrics = self.past.latest
         found = metrics.result.partitions if metrics is not None else {}
         rows = [(spout, place, figures) for spout, places in found.items() for place, figures in places.items()]
-        lag_s = self.past.behind_s
         if sort == "lag_s":
-            rows.sort(key=lambda row: -_or_most(lag_s(row[1], row[2].get("committed"))))
+            rows.sort(key=lambda row: -_or_most(self._lag_s(*row[1:])))
+        elif sort == "retention_records":
+            rows.sort(key=lambda row: _or_most(row[2].get(sort)))
         elif sort == "owner":
             rows.sort(key=lambda row: str(row[2].get("owner") or ""))
         elif sort != "partition":
@@ -130,6 +135,11 @@ class State:
         return {
             "count": len(rows),
             "lag": total_of(figures for _, _, figures in rows)["lag"],
+            "topics": [
+                {"spout": spout, "topic": topic, **total}
+                for spout, places in found.items()
+                for topic, total in totals_by_topic(places).items()
+            ][:WORST_MAX],
             "sort": sort,
             "offset": offset,
             "known_s": self.past.known_s,
@@ -214,9 +224,14 @@ class State:
 
     def _partition(self, spout: str, place: str, figures: Mapping[str, Any]) -> dict[str, Any]:
         topic, _, number = place.removesuffix("]").rpartition("[")
-        lag_s = self.past.behind_s(place, figures.get("committed"))
+        lag_s = self._lag_s(place, figures)
         named = {"spout": spout, "partition": place, "topic": topic, "number": int(number) if number.isdecimal() else 0}
         return {**named, **figures, "error": _clipped(str(figures.get("error", ""))), "lag_s": lag_s}
+
+    def _lag_s(self, place: str, figures: Mapping[str, Any]) -> float | None:
+        """Return what the reader says; else for how long the log has gone beyond the commit, if that was seen."""
+        told: float | None = figures.get("lag_s")
+        return self.past.behind_s(place, figures.get("committed")) if told is None else told
 
     def _blocked(self, metrics: RunMetrics) -> list[dict[str, Any]]:
         rows = [

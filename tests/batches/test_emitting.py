@@ -113,6 +113,27 @@ def test_a_partition_that_an_opaque_batch_leaves_out_keeps_its_place(lines: Fake
     assert Emitter(memory, "opaque").batch(Attempt(3, 0)) == [[2, 3], []]
 
 
+@pytest.mark.parametrize("kind", ["transactional", "opaque"])
+def test_what_is_out_and_what_is_committed_is_told(lines: FakeKafka, memory: MemoryBatches, kind: str) -> None:
+    """Before the first commit there is none; another process knows that of those before it."""
+
+    def figures(emitter: Emitter) -> list[int | None]:
+        found = emitter.emitting.by_partition()["lines[0]"]
+        return [found[name] for name in ("committed", "emitted", "in_flight", "lag")]
+
+    emitter = Emitter(memory, kind)
+    assert emitter.emitting.by_partition() == {}
+    emitter.batch(FIRST)
+    assert figures(emitter) == [None, 1, 2, 5]
+    emitter.batch(SECOND)
+    assert figures(emitter) == [None, 3, 4, 5]
+    emitter.commit(FIRST)
+    assert figures(emitter) == [2, 3, 2, 3]
+    emitter = Emitter(memory, kind)
+    emitter.batch(SECOND_AGAIN)
+    assert figures(emitter) == [2, 3, 2, 3]
+
+
 def test_a_process_commits_no_batch_whose_beginning_it_has_not_seen(lines: FakeKafka, memory: MemoryBatches) -> None:
     """It does not know the ranges, so the attempt fails, and begins again."""
     Emitter(memory, "opaque").batch(FIRST)

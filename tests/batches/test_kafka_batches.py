@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from downspout.metrics import PARTITION_METRICS
 from downspout.testing import FakeKafka, Killed, MemoryBatches, VirtualClock, run_topology
 from tests.batches.counting import LINES, Split, counted, values_of, word_count
 
@@ -69,6 +70,34 @@ def test_the_lag_is_what_no_batch_has_committed(kafka: FakeKafka, memory: Memory
     assert stopped["lines"]["lag"] == len(LINES) * 30 - 6 * stopped["coordinator"]["batches_succeeded"] > 0
     ended = run_topology(word_count(kind, par), config=CONFIG).run.reports
     assert ended["lines"]["lag"] == 0
+
+
+@pytest.mark.parametrize("kind", ["opaque", "transactional"])
+@pytest.mark.parametrize("par", [1, 2])
+def test_each_partition_has_its_figures(kafka: FakeKafka, memory: MemoryBatches, kind: str, par: int) -> None:
+    """Where batches stand is told as a spout tells it, by its names; the sums are those of the report."""
+    clock = VirtualClock()
+    begun = clock.monotonic()
+    for number, line in enumerate(LINES * 30):
+        kafka.produce("lines", value=line.encode(), partition=number % 3, timestamp_ms=int(clock.wall() * 1000))
+    each = len(LINES) * 10
+    topology = word_count(kind, par, records_max=6, split=SlowSplit)
+    stopped = run_topology(topology, config={**CONFIG, "run.drain_s": 20}, clock=clock, for_s=1.0).run
+    batches = int(stopped.reports["coordinator"]["batches_succeeded"])
+    found = stopped.partitions["lines"]
+    assert [*found] == ["lines[0]", "lines[1]", "lines[2]"]
+    assert sum(figures["lag"] for figures in found.values()) == stopped.reports["lines"]["lag"]
+    for figures in found.values():
+        assert figures.keys() - {"owner"} <= PARTITION_METRICS.keys()
+        names = "committed", "emitted", "begin", "end", "lag", "log_records", "retention_records", "in_flight"
+        at = 2 * batches  # each partition has a third of six records
+        assert [figures[name] for name in names] == [at, at - 1, 0, each, each - at, each, at, 0]
+        assert 0 < figures["lag_s"] <= clock.monotonic() - begun
+        assert (figures["fetched"] >= at, figures["fetches"] >= 1) == (True, True)
+    ended = run_topology(word_count(kind, par), config=CONFIG).run.partitions["lines"]
+    assert [(figures["committed"], figures["lag"], figures["lag_s"]) for figures in ended.values()] == [
+        (each, 0, 0.0)
+    ] * 3
 
 
 def test_a_stopped_run_waits_no_longer_than_it_may(kafka: FakeKafka, memory: MemoryBatches) -> None:

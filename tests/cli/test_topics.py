@@ -18,7 +18,11 @@ def test_counts_agree_with_their_nouns(monkeypatch: pytest.MonkeyPatch, capsys: 
         producer.send("orders", key=None, value=b"1")
         producer.flush()
         monkeypatch.setattr(kafka, "topics", lambda: {"clicks": 2, "orders": 1}, raising=False)
+        monkeypatch.setattr(kafka, "topic_bytes", lambda: {"orders": 1_500}, raising=False)
         monkeypatch.setattr(command, "_cluster", lambda arguments: kafka)
         assert main(["kafka", "topics"]) == 0
     rows = [line.split() for line in capsys.readouterr().out.splitlines()]
-    assert rows == [["clicks", "2", "partitions", "0", "offsets"], ["orders", "1", "partition", "1", "offset"]]
+    assert rows == [
+        ["clicks", "2", "partitions", "0", "offsets", "–"],
+        ["orders", "1", "partition", "1", "offset", "1.5", "kB"],
+    ]

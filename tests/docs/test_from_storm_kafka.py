@@ -112,7 +112,7 @@ def test_what_a_fetch_waits_for_in_chunk_mode_is_as_the_page_says() -> None:
     found = gathering({})
     assert found is not None
     assert remarks["fetchMaxWait"].startswith(f"{found.wait_ms} in chunk mode;")
-    assert remarks["minFetchByte"].startswith(f"{found.min_bytes:,} in chunk mode.")
+    assert remarks["minFetchByte"].startswith(f"{found.min_bytes:,} in chunk mode;")
 
 
 def test_what_batches_refuse_is_what_the_page_says() -> None:

@@ -10,8 +10,11 @@ from typing import Any
 
 import pytest
 
+from docs.grafana import ALERTS
 from downspout.export import GROUP_LAG
 from downspout.metrics import METRICS, PARTITION_METRICS, RUN_METRICS
+from downspout.spout.observe import log_figures
+from tests.export.alerts import firing
 
 ROOT = Path(__file__).parents[2]
 KNOWN = {metric.series for table in (METRICS, PARTITION_METRICS, RUN_METRICS) for metric in table.values()} | {
@@ -41,6 +44,31 @@ def test_each_expression_names_a_metric(dashboard: dict[str, Any]) -> None:
     named = [set(re.findall(r"\b(?:downspout|kafka)_\w+", asked)) for asked in expressions(dashboard)]
     assert all(named)
     assert set().union(*named) == KNOWN
+
+
+def test_the_alerts_are_those_of_the_page_and_name_metrics() -> None:
+    """Grafana's file has each alert once, under a name of its own; the page gives their expressions."""
+    (group,) = json.loads((ROOT / "docs/reference/grafana-alerts.json").read_text(encoding="utf-8"))["groups"]
+    expressions = [rule["data"][0]["model"]["expr"] for rule in group["rules"]]
+    assert expressions == [alert.expression for alert in ALERTS]
+    assert all(set(re.findall(r"downspout_\w+", each)) <= KNOWN for each in expressions)
+    assert len({rule["uid"] for rule in group["rules"]}) == len(ALERTS)
+    page = (ROOT / "docs/how-to/watch-in-production.md").read_text(encoding="utf-8")
+    assert "\n".join(expressions) in page
+
+
+@pytest.mark.parametrize(
+    ("begin", "committed", "end", "fires"),
+    [(0, 0, 100, False), (50, 55, 150, True), (50, 60, 150, False), (50, 40, 150, True), (50, 150, 150, False)],
+    ids=["nothing was deleted", "near", "far enough", "lost", "no lag"],
+)
+def test_retention_is_near_if_the_commit_is_in_the_oldest_tenth(
+    begin: int, committed: int, end: int, fires: bool
+) -> None:
+    """Of a log from which something was deleted, and only while there is a lag."""
+    figures = log_figures(committed, begin, end)
+    text = "\n".join(f'{PARTITION_METRICS[name].series}{{partition="7"}} {value}' for name, value in figures.items())
+    assert firing(ALERTS[0].expression, text + "\n") == ([{"partition": "7"}] if fires else [])
 
 
 def test_counters_are_shown_as_rates(dashboard: dict[str, Any]) -> None:

@@ -133,6 +133,25 @@ class ReadingContract(Staged):
         assert consumer.offsets_for_times({tp: 1003}) == {tp: 3}
         assert consumer.offsets_for_times({tp: 9999}) == {tp: None}
 
+    def test_the_first_records_of_logs_have_their_times(self) -> None:
+        """After a deletion it is the first that is left; a log without a record has none."""
+        tp, empty = self.topic(5), self.topic(0)
+        consumer = self.reader(tp)
+        assert consumer.first_records([tp, empty]) == {tp: (0, 1000)}
+        self.stage.delete_records(tp, 2)
+        assert consumer.first_records([tp]) == {tp: (2, 1002)}
+
+    def test_fetches_tell_by_partition_where_logs_begin_and_what_came(self) -> None:
+        """An answer counts for the consumer and for each partition that it has news of."""
+        tp = self.topic(5)
+        self.stage.delete_records(tp, 2)
+        consumer = self.reader(tp, at=2)
+        assert not consumer.fetches.by_partition
+        read(consumer, 3)
+        found = consumer.fetches.by_partition[tp]
+        assert (found.records, found.begin) == (3, 2)
+        assert 1 <= found.calls <= consumer.fetches.calls
+
     def test_highwater_is_known_after_a_fetch(self) -> None:
         """The highwater is None before the first fetch and the end of the log after it."""
         tp = self.topic(5)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from downspout.kafka import Fetches
+from downspout.kafka import Fetches, TopicPartition
 from downspout.kafka.port import PERIOD_S
+
+TP = TopicPartition("orders", 0)
 
 
 def test_mean_and_longest_are_of_late() -> None:
@@ -18,6 +20,8 @@ def test_mean_and_longest_are_of_late() -> None:
     assert (fetches.mean_s(161.0), fetches.max_s(161.0)) == (2.0, 3.0)
     assert (fetches.mean_s(500.0), fetches.max_s(500.0)) == (0.0, 0.0)
     assert fetches.calls == 3
+    fetches.of(TP).answered(2.0, now=500.0)
+    assert (fetches.calls, fetches.of(TP).calls, fetches.by_partition.keys()) == (3, 1, {TP})
 
 
 def test_a_long_silence_is_forgotten() -> None:

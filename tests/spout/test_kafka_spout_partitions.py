@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import pytest
+
 from downspout.metrics import PARTITION_METRICS
 from downspout.offsets import Question, collect
+from downspout.spout.observe import totals_by_topic
+from downspout.testing import FakeKafka
 from tests.spout.spout_driver import GROUP, PARTITIONS, RECORDS, TOPIC, Driver, Kafka, fill
 
 
@@ -19,6 +23,67 @@ def test_each_partition_has_its_figures(kafka: Kafka) -> None:
     assert [figures[name] for name in ("done", "uncommitted", "in_flight", "failed")] == [2, 7, 5, 0]
     assert figures["blocks"] == 3
     assert figures["why"].startswith("out for ")
+    assert [figures[name] for name in ("emitted", "begin", "log_records", "retention_records")] == [9, 0, 10, 3]
+    assert (figures["fetched"], figures["fetches"] >= 1) == (10, True)
+    assert figures["fetch_max_s"] >= figures["fetch_mean_s"] >= 0
+
+
+def test_retention_is_as_near_as_the_logs_beginning_is_to_the_commit(kafka: Kafka) -> None:
+    """As records are deleted, fewer are left below the commit; below 0, some of the lag is gone."""
+    driver = Driver(kafka)
+    driver.run()
+    driver.ack(range(6))
+    driver.commit()
+    for deleted, left in ((2, 4), (6, 0), (8, -2)):
+        kafka.delete_records(TOPIC, 0, deleted)
+        fill(kafka, 1)
+        while begin_of(driver) < deleted:
+            driver.run(1)
+        (figures,) = driver.spout.report_partitions().values()
+        assert figures["retention_records"] == left
+        assert figures["log_records"] == figures["end"] - deleted
+
+
+def begin_of(driver: Driver) -> int:
+    """Return where the log of the one partition begins."""
+    (figures,) = driver.spout.report_partitions().values()
+    return int(figures["begin"])
+
+
+@pytest.mark.fake_only("minutes pass, and records have the times of the test")
+def test_lag_and_retention_are_told_in_time(bare_kafka: FakeKafka) -> None:
+    """By the timestamps of the next record to be committed, and of the first in the log, which is asked for."""
+    bare_kafka.create_topic(TOPIC, 1)
+    clock = bare_kafka.clock
+    begun_ms = int(clock.wall() * 1000)
+    for number in range(10):
+        bare_kafka.produce(TOPIC, value=b"v", timestamp_ms=begun_ms + number * 10_000)
+    driver = Driver(bare_kafka)
+    driver.run()
+    driver.ack([0, 1, 2, 3])
+    driver.commit()
+    bare_kafka.delete_records(TOPIC, 0, 1)
+    driver.run(1)
+    clock.sleep(70)
+    driver.run(1)
+    (figures,) = driver.spout.report_partitions().values()
+    assert figures["lag_s"] == pytest.approx(clock.wall() - begun_ms / 1000 - 40)
+    assert (figures["begin"], figures["retention_records"], figures["retention_s"]) == (1, 3, 30.0)
+    driver.ack([4, 5, 6, 7, 8, 9])
+    driver.commit()
+    (figures,) = driver.spout.report_partitions().values()
+    assert (figures["lag_s"], figures["retention_records"], figures["retention_s"]) == (0.0, 9, None)
+
+
+def test_topics_are_the_sums_of_their_partitions(wide: Kafka) -> None:
+    """What may be added up is; and the lag in time is the longest."""
+    driver = Driver(wide)
+    while len(driver.emitted) < PARTITIONS * RECORDS:
+        driver.run(1)
+    found = driver.spout.report_partitions()
+    total = totals_by_topic(found)[TOPIC]
+    assert (total["partitions"], total["lag"], total["fetched"]) == (PARTITIONS, *[PARTITIONS * RECORDS] * 2)
+    assert total["lag_s"] == max(each["lag_s"] for each in found.values())
 
 
 def test_what_failed_blocks_by_its_failures(kafka: Kafka) -> None:

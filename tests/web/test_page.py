@@ -70,8 +70,8 @@ def test_its_numbers_are_those_of_the_api(page: Page, poisoned: Running) -> None
         ]  # fmt: skip
     assert f"{run['totals']['completed']:,} in all" in page.locator("#tiles").inner_text()
     (figures,) = poisoned.api("partitions")["rows"]
-    names = ("committed", "position", "end", "lag")
-    assert cells(page, "partitions", 0)[:5] == [f"{TOPIC}[0]", *(f"{figures[name]:,}" for name in names)]
+    names = ("committed", "position", "emitted", "begin", "end", "lag")
+    assert cells(page, "partitions", 0)[:7] == [f"{TOPIC}[0]", *(f"{figures[name]:,}" for name in names)]
 
 
 def test_a_poison_record_appears_with_its_cure_and_runs_nothing(page: Page, poisoned: Running) -> None:
@@ -199,9 +199,44 @@ def test_a_run_that_has_ended_is_said_to_be_gone(page: Page) -> None:
     expect(page.locator("#graph svg .node")).to_have_count(3)
 
 
+def test_the_last_dead_letters_of_all_components_stand_above_the_fold(page: Page) -> None:
+    """The latest first, whichever component wrote them, and no more than fit; all of them are further below."""
+
+    def letter(at_ms: int, component: str) -> dict[str, Any]:
+        where = {"topic": TOPIC, "partition": 0, "offset": at_ms, "attempts": 1, "component": component}
+        return where | {"at_ms": at_ms, "error": f"ValueError: <b>{at_ms}</b>"}
+
+    letters = {
+        "reader": {
+            "topic": "dead",
+            "by_error": {"ValueError": 4},
+            "last": [letter(at, "check") for at in (1, 3, 5, 7)],
+        },
+        "rejects": {"topic": "bad", "by_error": {"ValueError": 4}, "last": [letter(at, "") for at in (2, 4, 6, 8)]},
+    }
+    graph = from_class(Shop, "shop")
+    del graph.components["count"]  # type: ignore[attr-defined]
+    with served(graph, resolve(graph, []), "127.0.0.1:0") as shown:
+        queues = {"reader": (0, 0), "check": (0, 0)}
+        made = RunMetrics("shop", result(1.0, 9, dead_letters=letters), queues, Bounds(), False, {})
+        shown.snapshots.look(0.0, lambda: made)
+        page.goto(shown.url)
+        lines = page.locator("#last-dead-letters tbody tr")
+        expect(lines).to_have_count(5)
+        texts = [cells(page, "last-dead-letters", row) for row in range(5)]
+        assert [(row[1], row[2]) for row in texts] == [
+            (f"{TOPIC}[0]@{at}", "rejects" if at % 2 == 0 else "reader") for at in (8, 7, 6, 5, 4)
+        ]
+        assert texts[0][-1] == "ValueError: <b>8</b>"
+        box = page.locator("#last-dead-letters").bounding_box()
+        assert box is not None
+        assert box["y"] + box["height"] < 1_000
+        expect(page.locator("#dead-letters .block")).to_have_count(8)
+
+
 @pytest.mark.fake_only("the page shows what the engine reports; batches on a broker have tests of their own")
 def test_batches_are_shown_by_their_transactions(page: Page) -> None:
-    """Of a run of batches there is a table of its coordinator, with the figures of the API."""
+    """Of a run of batches there is a table of its coordinator, and its partitions are shown as those of a spout."""
     with FakeKafka("page-of-batches", SYSTEM_CLOCK) as kafka, MemoryBatches("test"):
         kafka.create_topic("lines", 3)
         for number in range(30):
@@ -217,7 +252,11 @@ def test_batches_are_shown_by_their_transactions(page: Page) -> None:
             drawn = page.locator("#graph path.edge title").all_text_contents()
             assert len(drawn) == len({title.partition(":")[0] for title in drawn})
             assert any(title.startswith("lines → split: stream default") for title in drawn)
-            expect(page.locator("#partitions")).to_be_hidden()
+            expect(page.locator("#partitions tbody tr")).to_have_count(3)
+            assert cells(page, "partitions", 2)[:7] == ["lines[2]", "10", "10", "9", "0", "10", "0"]
+            (total,) = run["partitions"]["topics"]
+            assert (total["spout"], total["topic"], total["partitions"]) == ("lines", "lines", 3)
+            assert cells(page, "topics", 0)[:5] == ["lines", "lines", "3", "30", "0"]
             expect(page.locator("#lag")).to_be_visible()
             expect(page.locator(".tile", has_text="records not committed").locator("b")).to_have_text("0")
             shown = cells(page, "batches", 0)

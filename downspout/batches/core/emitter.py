@@ -81,6 +81,15 @@ class EmitterBatches(Generic[P]):
         """Return the ranges that are committed with an attempt; None: this process has not seen its beginning."""
         return self._held.of(attempt) if self._held.may_commit(attempt) else None
 
+    def in_flight(self) -> dict[P, int]:
+        """Return by partition how many records the attempts hold that are not done."""
+        found: dict[P, int] = {}
+        for _, ranges in self._held.before(None):
+            for partition, each in ranges.items():
+                count = each.last - each.first + 1 if each.records is None else each.records
+                found[partition] = found.get(partition, 0) + count
+        return found
+
     def success(self, txid: int) -> None:
         """Forget what is done."""
         self._held.success(txid)

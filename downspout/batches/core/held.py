@@ -64,8 +64,8 @@ class Held(Generic[Content]):
     may_commit = has_begun
     """A commit of any other attempt is answered with a fail: something of it may be lost."""
 
-    def before(self, txid: int) -> Iterator[tuple[Attempt, Content]]:
-        """Yield the attempts of earlier transactions that have begun, the latest first."""
+    def before(self, txid: int | None) -> Iterator[tuple[Attempt, Content]]:
+        """Yield the attempts of earlier transactions (None: of all) that have begun, the latest first."""
         for earlier in self._batches.irange(maximum=txid, inclusive=(True, False), reverse=True):
             batch = self._batches[earlier]
             if batch.has_begun:

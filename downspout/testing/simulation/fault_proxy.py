@@ -271,7 +271,7 @@ class Consumer:
 
 _ASKED = frozenset(
     {
-        "committed", "beginning_offsets", "end_offsets", "offsets_for_times",
+        "committed", "beginning_offsets", "end_offsets", "offsets_for_times", "first_records",
         "partitions_for", "topic_names", "topic_id", "topic_ids",
     }
 )  # fmt: skip

@@ -64,16 +64,31 @@ export function components(run, topology, which) {
 }
 
 export function partitions(found, sorting) {
+  const lost = (row) => el("span", {class: row.retention_records < 0 ? "bad" : ""}, count(row.retention_records));
+  renew("topics", found.topics, () => (found.count > 1 ? table([
+    ["topic", (row) => row.topic, {text: true}], ["read by", (row) => row.spout, {text: true}],
+    ["partitions", (row) => count(row.partitions)], ["in the log", (row) => count(row.log_records)], ["lag", (row) => count(row.lag)],
+    ["lag in time", (row) => span(row.lag_s)], ["done beyond", (row) => count(row.done)], ["in flight", (row) => count(row.in_flight)],
+    ["failed, waiting", (row) => count(row.failed)], ["fetches", (row) => count(row.fetches)], ["fetched", (row) => count(row.fetched)],
+  ], found.topics) : null));
   renew("partitions", [found, sorting.by], () => table([
     ["partition", (row) => row.partition, {text: true, sort: "partition"}],
     ["committed", (row) => count(row.committed), {sort: "committed"}], ["position", (row) => count(row.position), {sort: "position"}],
+    ["emitted", (row) => count(row.emitted), {sort: "emitted"}], ["begin", (row) => count(row.begin), {sort: "begin"}],
     ["end", (row) => count(row.end), {sort: "end"}], ["lag", (row) => count(row.lag), {sort: "lag"}],
     ["lag in time", (row) => (isNone(row.lag) ? NONE : isNone(row.lag_s) ? `> ${span(found.known_s)}` : span(row.lag_s)), {sort: "lag_s"}],
     ["done beyond", (row) => count(row.done), {sort: "done"}], ["in flight", (row) => count(row.in_flight), {sort: "in_flight"}],
     ["failed, waiting", (row) => el("span", {class: row.failed ? "warn" : ""}, count(row.failed)), {sort: "failed"}],
     ["blocked by", (row) => (isNone(row.blocks) ? "" : el("span", {class: row.error ? "bad" : "quiet"}, `@${row.blocks}`))],
+    ["retention", lost, {sort: "retention_records"}],
+    ["fetches", (row) => count(row.fetches), {sort: "fetches"}], ["fetched", (row) => count(row.fetched), {sort: "fetched"}],
+    ["mean", (row) => ms(milliseconds(row.fetch_mean_s)), {sort: "fetch_mean_s"}], ["longest", (row) => ms(milliseconds(row.fetch_max_s)), {sort: "fetch_max_s"}],
     ["owner", (row) => row.owner || NONE, {text: true, sort: "owner"}],
   ], found.rows, sorting));
+}
+
+function milliseconds(seconds) {
+  return isNone(seconds) ? seconds : seconds * 1000;
 }
 
 export function sinks(rows) {
@@ -94,8 +109,17 @@ export function transactions(rows) {
   ], rows) : null));
 }
 
+const LETTERS = 5; // above the fold; all that the API has stand further below
+
 export function deadLetters(found) {
   const some = found.filter((each) => each.last.length);
+  const last = some.flatMap((each) => each.last.map((row) => ({...row, by: each.component})))
+    .sort((one, other) => other.at_ms - one.at_ms).slice(0, LETTERS);
+  renew("last-dead-letters", last, () => (last.length ? table([
+    ["at", (row) => clock(row.at_ms), {text: true}], ["record", (row) => `${row.topic}[${row.partition}]@${row.offset}`, {text: true}],
+    ["written by", (row) => row.by, {text: true}], ["failed in", (row) => row.component || NONE, {text: true}],
+    ["error", (row) => el("code", {}, row.error.split("\n", 1)[0]), {long: true}],
+  ], last) : null));
   renew("dead-letters", some, () => (some.length ? some.flatMap((each) => [
     el("div", {}, `${each.component} → topic `, el("code", {}, each.topic)),
     el("div", {class: "chips"}, ...Object.entries(each.by_error).map(([error, times]) => el("span", {class: "chip"}, `${error}: ${count(times)}`))),
