@@ -27,9 +27,8 @@ from streamparse import Grouping, Topology
 from bench.harness import Options, begin, by_turns, load, machine, save, say, spread, table
 from bolts.state import StateBolt
 from downspout.broker.embedded import EmbeddedKafka
-from downspout.engine.garbage import GC_THRESHOLDS
-from downspout.engine.graph import from_class
-from downspout.engine.loop import Bounds, Engine
+from downspout.engine import Bounds, Engine, from_class
+from downspout.engine.lifecycle import GC_THRESHOLDS
 from downspout.kafka.clusters import cluster_for
 from spouts.batches import KafkaBatches
 from spouts.kafka import KafkaSpout

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
     from downspout.batches.stores import BatchStore, BatchStoreContext, StateContext, StateStore
     from downspout.engine.graph import Graph
-    from downspout.engine.values import Settings
+    from downspout.engine.settings import Settings
     from downspout.run.call import RunReport
     from downspout.spout.ports import CommitNotes, OffsetStore, StoreContext
 

@@ -37,7 +37,7 @@ ROOT_REGISTERS = {
     "run.call",
     "export.beside",
     "engine.graph",
-    "engine.values",
+    "engine.settings",
     "broker.embedded",
     "spout.ports",
     "offsets.stores.sql",

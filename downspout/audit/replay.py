@@ -18,11 +18,10 @@ from typing import Any
 from downspout.audit.expected import Failed
 from downspout.component import Bolt
 from downspout.dead_letters.dead_letter import DeadLetter
-from downspout.engine.configuration import dead_letter_topics
 from downspout.engine.graph import Graph
 from downspout.engine.load import load
-from downspout.engine.values import Settings, reads
-from downspout.engine.values import resolve as settings_of
+from downspout.engine.settings import Settings, dead_letter_topics, reads
+from downspout.engine.settings import resolve as settings_of
 from downspout.errors import TopologyError, coordinates
 from downspout.kafka.port import Record
 from downspout.ledger.origin import Origin

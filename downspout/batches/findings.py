@@ -11,7 +11,7 @@ from downspout.batches.setup import check, check_ackers, message_timeout_s
 from downspout.batches.stores import check_batch_store, check_state_store
 from downspout.batches.updates import update_of
 from downspout.engine.graph import Component, Graph
-from downspout.engine.values import Settings, reads
+from downspout.engine.settings import Settings, reads
 from downspout.errors import ConfigError
 from downspout.findings import Finding
 from downspout.settings.table import parse_scope

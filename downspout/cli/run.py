@@ -27,7 +27,7 @@ from downspout.formatting import counted, seconds_of
 if TYPE_CHECKING:
     from downspout.engine.graph import Graph
     from downspout.engine.result import RunResult
-    from downspout.engine.values import Settings
+    from downspout.engine.settings import Settings
     from downspout.run.watchdog import Watchdog
     from downspout.web.page import RunPage
 
@@ -118,7 +118,7 @@ def handle(arguments: argparse.Namespace) -> int:
 def _run(arguments: argparse.Namespace) -> tuple[str, RunResult]:
     """Run the topology and sum up; return its name and what came of it."""
     from downspout.engine.load import load
-    from downspout.engine.values import resolve
+    from downspout.engine.settings import resolve
 
     options = _options(arguments)
     graph = load(arguments.target, arguments.topology)
@@ -126,7 +126,7 @@ def _run(arguments: argparse.Namespace) -> tuple[str, RunResult]:
     if not arguments.quiet:
         print(f"{graph.name} starts: {', '.join(graph.components)}", file=sys.stderr, flush=True)
     # Only now: the rest of what a run imports is a third of its start.
-    from downspout.engine import configuration
+    from downspout.engine.settings import dead_letter_topics
     from downspout.run import live
     from downspout.run.views import make_view
 
@@ -138,7 +138,7 @@ def _run(arguments: argparse.Namespace) -> tuple[str, RunResult]:
             view.close()
     if not arguments.quiet:
         print(live.summary(graph.name, result), file=sys.stderr)
-    dead_letters = live.dead_letter_lines(result, configuration.dead_letter_topics(graph, settings))
+    dead_letters = live.dead_letter_lines(result, dead_letter_topics(graph, settings))
     for line in dead_letters:
         print(f"downspout: warning: {line}", file=sys.stderr)
     return graph.name, result

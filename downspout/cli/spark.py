@@ -27,7 +27,7 @@ from downspout.formatting import counted
 
 if TYPE_CHECKING:
     from downspout.engine.graph import Graph
-    from downspout.engine.values import Settings
+    from downspout.engine.settings import Settings
     from downspout.spark.topology import SparkRun
     from downspout.spark.topology.driver.batches import CommittedBatch
     from downspout.web.spark import SparkPage
@@ -69,9 +69,8 @@ def handle_run(arguments: argparse.Namespace) -> int:
     """Run, show, sum up."""
     from downspout.cli.logs import log_to_stderr
     from downspout.cli.run import seconds, summary_to, write_json
-    from downspout.engine.configuration import dead_letter_topics
     from downspout.engine.load import load
-    from downspout.engine.values import resolve
+    from downspout.engine.settings import dead_letter_topics, resolve
     from downspout.spark import check_pyspark
 
     check_pyspark()

@@ -15,7 +15,7 @@ from downspout.compare.tables import Sink
 from downspout.compare.topics import WrittenTopic
 from downspout.engine.graph import Component, Graph
 from downspout.engine.load import load
-from downspout.engine.values import reads, resolve
+from downspout.engine.settings import reads, resolve
 from downspout.errors import ConfigError, coordinates
 from downspout.kafka.clusters import access_with, cluster_for
 from downspout.kafka.port import ConsumerPort, TopicPartition

@@ -7,15 +7,14 @@ from downspout.exports import offered
 __getattr__, __all__ = offered(
     __name__,
     {
-        "stacks": "Stacks",
-        "spout_task": "FREE_S_MAX",
-        "acker": "Forest Tree",
-        "configuration": "configurations",
-        "graph": "Component Graph Input Stream component_of from_class",
-        "latencies": "Latencies bucket_of bucket_quantile_ms",
+        "acker": "Latencies PendingTrees Tree bucket_of bucket_quantile_ms",
+        "findings": "chunk_findings transaction_findings",
+        "graph": "Component Graph Input OutputStream component_of from_class topology_id",
         "loop": "Bounds Engine LAST_TICKS_S",
         "result": "Counts RunResult TaskResult WorkerResult",
+        "runtime": "Stacks",
+        "settings": "configurations resolve",
+        "spout_task": "FREE_S_MAX",
         "task": "Task construct",
-        "values": "resolve",
     },
 )

@@ -1,21 +1,33 @@
-"""Tuple trees: when is everything done that came of a spout's tuple?
+"""Tuple trees: when all that came of a spout's tuple is done, and how long that took.
 
 Storm's acker XORs random numbers because the parts of a tree live on many machines. In one process it is enough to
 count: a tree's ``pending`` is the number of its tuples that were delivered and not yet acked. A delivery adds one, an
-ack takes one away, and at zero the tree is complete. A bolt emits before it acks, so the count touches zero only once.
+ack subtracts one, and at zero the tree is complete. A bolt emits before it acks, so the count reaches zero only once.
 
 The invariant: for every open tree, ``pending`` equals the number of entries in all ``Held`` maps that lead to it.
 A tree that failed or timed out is *closed*: its count is so far below zero that no late ack brings it to zero again, so
 the hot path needs no test for it.
 
-What a bolt was given and has not settled is in its task's ``Held`` map: id → the tree, or a tuple of trees where the
-tuple was anchored to several. Settling takes the entry out, so a second ack, or an ack after a fail, finds nothing.
+The tuples that a bolt was given and has not settled are in its task's ``Held`` map: id → the tree, or a tuple of trees
+if the tuple was anchored to several. Settling removes the entry, so a second ack, or an ack after a fail, finds
+nothing.
+
+**BatchingBolts.** A BatchingBolt holds tuples until its batch is due. A chunk that fails meanwhile comes again, with
+its good records: their tuples of the failed try would be processed beside those of the next one, and count twice in
+whatever follows. So tuples of failed tries are removed right before ``process_batch`` if the spout is known to try
+again (``PendingTrees.replays``). Any other spout may drop a failed tuple; its tuples are processed, as on Storm. So are
+those that have timed out: a bolt whose batches take longer than the message timeout would never get on otherwise. A
+tuple that is anchored to several trees stays while one of them is open: which of them it came from is not known here.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+import bisect
+import itertools
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
 
 from downspout.protocols import Failure
 
@@ -27,7 +39,7 @@ class Tree:
 
     __slots__ = ("forest", "msg_id", "pending", "started")
 
-    def __init__(self, forest: Forest, msg_id: Any, started: float) -> None:
+    def __init__(self, forest: PendingTrees, msg_id: Any, started: float) -> None:
         self.forest = forest
         self.msg_id = msg_id
         self.started = started
@@ -42,11 +54,14 @@ class Tree:
 new_tree: Callable[[type[Tree]], Tree] = object.__new__
 """Makes a tree whose attributes the hot path sets itself: a call of ``__init__`` would be a tenth of a hop."""
 
+
 Root = Tree | tuple[Tree, ...]
+
+
 Held = dict[str, Root]
 
 
-class Forest:
+class PendingTrees:
     """The trees of one spout task."""
 
     __slots__ = ("completed", "failed", "open", "replays", "retries", "sizes", "tried")
@@ -169,3 +184,171 @@ def sweep(held: Held) -> int:
     for tuple_id in dead:
         del held[tuple_id]
     return len(dead)
+
+
+class Batching(Protocol):
+    """What is needed of a BatchingBolt's task."""
+
+    instance: Any
+    is_batching: bool
+
+    @property
+    def held(self) -> Held:
+        """The trees of the tuples that it has neither acked nor failed."""
+
+
+def make_process_batch(task: Batching) -> Callable[[Any, Any], Any]:
+    """Return the ``process_batch`` of a BatchingBolt without what has failed; pystorm calls that of the instance."""
+    process_batch: Callable[[Any, Any], Any] = task.instance.process_batch
+
+    def process_live(key: Any, tups: Any) -> Any:
+        """Process what is left of a batch, if anything is."""
+        # In place: it is pystorm's own list, whose tuples it acks afterwards, and to which emits are anchored.
+        if isinstance(tups, list) and _forget_in(task, tups) and not tups:
+            return None
+        return process_batch(key, tups)
+
+    return process_live
+
+
+def forget_failed(task: Batching) -> None:
+    """Take what has failed out of all that a BatchingBolt holds, before the engine forgets which tuples those were."""
+    if task.is_batching:
+        for tups in task.instance._batches.values():
+            _forget_in(task, tups)
+
+
+def _forget_in(task: Batching, tups: list[Any]) -> bool:
+    """Take what has failed out of a batch; return whether anything had."""
+    held = task.held
+    # A tuple that the bolt has acked already, or that belongs to no tree, is not in there, and stays.
+    failed = {tup[0] for tup in tups if (root := held.get(tup[0])) is not None and _is_over(root)}
+    if failed:
+        tups[:] = [tup for tup in tups if tup[0] not in failed]
+        for tuple_id in failed:
+            del held[tuple_id]
+    return bool(failed)
+
+
+def _is_over(root: Root) -> bool:
+    """Return whether a tuple is of failed tries alone, all of which come again."""
+    if type(root) is Tree:
+        return root.pending < 0 and root.forest.replays
+    return all(tree.closed and tree.forest.replays for tree in trees_of(root))
+
+
+SAMPLES_MAX = 20_000
+
+
+SKETCH = 200  # The number of equal shares into which a sketch divides what was measured
+
+
+@dataclass(frozen=True)
+class Sketch:
+    """Latencies in few numbers, which can be sent and added up."""
+
+    count: int  # how many trees were measured, or stand for others
+    values: Sequence[float]  # seconds in ascending order, each for an equal share of the trees
+
+
+def quantile_ms(sketches: Sequence[Sketch], q: float) -> float | None:
+    """Return a quantile over several sketches, in milliseconds, right to 1/SKETCH of the trees; None without any.
+
+    >>> quantile_ms([Sketch(30, [0.001, 0.002, 0.003]), Sketch(10, [0.5])], 0.5)
+    3.0
+    """
+    found = _quantiles(sketches, [q])
+    return found[0] * 1000 if found else None
+
+
+def joined(sketches: Sequence[Sketch]) -> Sketch:
+    """Return one sketch for several, of the same size."""
+    return Sketch(sum(each.count for each in sketches), _quantiles(sketches, _MIDDLES))
+
+
+_MIDDLES = [(2 * share + 1) / (2 * SKETCH) for share in range(SKETCH)]
+
+
+def _quantiles(sketches: Sequence[Sketch], wanted: Sequence[float]) -> list[float]:
+    weighted = sorted((value, each.count / len(each.values)) for each in sketches for value in each.values)
+    if not weighted:
+        return []
+    reached = list(itertools.accumulate(weight for _, weight in weighted))
+    places = (bisect.bisect_right(reached, q * reached[-1]) for q in wanted)
+    return [weighted[min(len(weighted) - 1, place)][0] for place in places]
+
+
+GROWTH = 1.02  # Each bucket of a histogram is this much wider than the one below
+
+
+_PER_E_FOLD = 1 / math.log(GROWTH)
+
+
+SHORTEST_S = 1e-6
+
+
+def bucket_of(seconds: float) -> int:
+    """Return the number of a latency's bucket in a histogram."""
+    return int(math.log(max(seconds, SHORTEST_S)) * _PER_E_FOLD // 1)
+
+
+def bucket_quantile_ms(histogram: Mapping[int, float], q: float) -> float | None:
+    """Return a quantile of a histogram in milliseconds, right to 1 %; None if it is empty. O(buckets · log).
+
+    >>> [round(bucket_quantile_ms({bucket_of(0.010): 98.0, bucket_of(2.0): 2.0}, q)) for q in (0.5, 0.99)]
+    [10, 2020]
+    """
+    reached, total = 0.0, sum(histogram.values())
+    for bucket in sorted(histogram):
+        reached += histogram[bucket]
+        if reached > q * total:
+            return float(GROWTH ** (bucket + 0.5) * 1000)
+    return None
+
+
+class Latencies:
+    """How long complete trees took: all of the first SAMPLES_MAX, then every second one, every fourth, …"""
+
+    def __init__(self) -> None:
+        self._samples: list[float] = []
+        self._ordered: list[float] | None = None
+        self._stride = 1
+        self.histogram: dict[int, float] = {}
+        """By bucket, how many trees took so long, since the start: what is between two moments is a difference."""
+
+    def add(self, completed: Sequence[Tree], now: Callable[[], float]) -> None:
+        """Take note of trees that are complete now."""
+        if not completed:
+            return
+        end = now()
+        self._ordered = None
+        samples = [end - tree.started for tree in completed[:: self._stride]]
+        self._samples.extend(samples)
+        self._count(samples, len(completed) / len(samples))
+        while len(self._samples) > SAMPLES_MAX:
+            self._samples = self._samples[::2]
+            self._stride *= 2
+
+    def _count(self, samples: Sequence[float], weight: float) -> None:
+        """Enter samples, each of which stands for ``weight`` trees."""
+        histogram = self.histogram
+        for sample in samples:
+            bucket = bucket_of(sample)
+            histogram[bucket] = histogram.get(bucket, 0.0) + weight
+
+    def quantile_ms(self, q: float) -> float | None:
+        """Return a quantile in milliseconds; None without any complete tree. O(samples · log)."""
+        ordered = self._in_order()
+        return ordered[min(len(ordered) - 1, int(q * len(ordered)))] * 1000 if ordered else None
+
+    def sketch(self) -> Sketch:
+        """Return the middle of each of SKETCH equal shares; all that was measured where that is less."""
+        ordered = self._in_order()
+        count = len(ordered)
+        values = ordered if count <= SKETCH else [ordered[int(q * count)] for q in _MIDDLES]
+        return Sketch(count * self._stride, values)
+
+    def _in_order(self) -> list[float]:
+        if self._ordered is None:
+            self._ordered = sorted(self._samples)
+        return self._ordered

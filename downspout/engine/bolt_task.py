@@ -11,14 +11,19 @@ from pystorm.component import Tuple
 
 from downspout.component import Bolt as OurBolt
 from downspout.engine import acker
-from downspout.engine.acker import Held, Tree
-from downspout.engine.batching import make_process_batch
-from downspout.engine.breakage import Breakage
-from downspout.engine.chunks import RecordBatch, deliver
+from downspout.engine.acker import Held, Tree, make_process_batch
+from downspout.engine.bulk_calls import (
+    MANY_MAX,
+    RecordBatch,
+    bolt_acks_many,
+    bolt_emits_many,
+    deliver,
+    for_many,
+    run_many,
+)
 from downspout.engine.graph import Component
-from downspout.engine.many import MANY_MAX, bolt_acks_many, bolt_emits_many, for_many, run_many
-from downspout.engine.task import Outlet, Target, Task, describe, failure_of
-from downspout.engine.world import TICK, UNTRACKED, World
+from downspout.engine.runtime import TICK, UNTRACKED, BrokenBoltDetector, Runtime
+from downspout.engine.task import StreamTargets, Target, Task, describe, failure_of
 from downspout.errors import USER_ERRORS, ComponentError, DownspoutError, RecordError, UnavailableError, UserError
 from downspout.protocols import BoltEngine, BoltOffers, Failure, offered, takes_chunks
 from downspout.wire.emitting import READING
@@ -36,7 +41,7 @@ class BoltTask(Task):
 
     stock = (pystorm.bolt.Bolt, pystorm.bolt.BatchingBolt, pystorm.bolt.TicklessBatchingBolt)
 
-    def __init__(self, component: Component, task_id: int, world: World, conf: Mapping[str, Any]) -> None:
+    def __init__(self, component: Component, task_id: int, world: Runtime, conf: Mapping[str, Any]) -> None:
         super().__init__(component, task_id, world, conf)
         self.queue: deque[Any] = deque()
         self.held: Held = {}
@@ -48,7 +53,7 @@ class BoltTask(Task):
         self.lost = 0  # Tuples that failed and belong to no tree: they do not come again
         restarts_max = int(conf.get("run.restarts_max", 3))
         self._breakage = world.breakages.setdefault(
-            self.name, Breakage(self.name, restarts_max, world.clock, world.log)
+            self.name, BrokenBoltDetector(self.name, restarts_max, world.clock, world.log)
         )
         self._breakage.add(self)
         self._failure: Failure | None = None
@@ -347,7 +352,7 @@ class BoltTask(Task):
 
         Raises:
             DownspoutError: ``error`` itself where it is not about one record, because another record will not help.
-            ComponentError: the bolt is broken (:mod:`downspout.engine.breakage`).
+            ComponentError: the bolt is broken (:mod:`downspout.engine.runtime`).
         """
         self.errors += 1
         if isinstance(error, DownspoutError) and not isinstance(error, RecordError):
@@ -421,7 +426,7 @@ def make_ack(task: BoltTask) -> Callable[[Any], None]:
 
 
 def emit_chunk(
-    task: BoltTask, bolt: Any, outlet: Outlet, batch: Any, anchors: Any, direct_task: int | None
+    task: BoltTask, bolt: Any, outlet: StreamTargets, batch: Any, anchors: Any, direct_task: int | None
 ) -> list[int]:
     """Emit a chunk; return the tasks that got any of it."""
     if anchors is None:

@@ -1,22 +1,33 @@
-"""Findings about the graph, and about values whatever component reads them."""
+"""Findings about a graph: wiring, values whatever component reads them, chunks on Storm, Kafka to Kafka exactly once.
+
+A topology with ``kafka.emit=chunk`` runs on Storm in any case, with the same result; but if one reader needs records,
+all readers of that stream lose the speed of chunks (decision 0008). The rule is in :mod:`downspout.wire.streams`,
+which asks Storm's handshake; here it is applied to the graph.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Sequence
+from itertools import combinations
 from typing import Any
 
 import pystorm.bolt
+from pystorm.bolt import BatchingBolt
 
-from downspout.engine import transaction_findings
-from downspout.engine.graph import Component, Graph
-from downspout.engine.required_fields import lacking_fields
-from downspout.engine.values import WHOLE_RUN, Settings, reads
+from downspout.engine.graph import Component, Graph, Input, lacking_fields
+from downspout.engine.settings import WHOLE_RUN, Settings, reads
 from downspout.errors import ConfigError, DownspoutError
 from downspout.findings import Finding
-from downspout.protocols import scopes_of, wrong_stateful_keys
+from downspout.origins import FIELD
+from downspout.protocols import scopes_of, takes_chunks, wrong_stateful_keys
 from downspout.settings.storm_keys import meant
 from downspout.settings.table import SETTINGS, parse_scope
-from downspout.spout.settings import dead_letter_topic
+from downspout.spout.settings import dead_letter_topic, is_named
+from downspout.wire import Wired
+from downspout.wire.chunk_readers import has_types
+from downspout.wire.streams import is_blind
+from downspout.wire.transacting import KEY, TRANSACTIONS
 
 
 def findings(graph: Graph, settings: Settings) -> Iterator[Finding]:
@@ -135,8 +146,162 @@ def _loops(graph: Graph, settings: Settings) -> Iterator[Finding]:
                 continue
             brokers = conf["produce.bootstrap"] or conf["kafka.bootstrap"]
             its_brokers = settings.components[spout.name].values["kafka.bootstrap"]
-            if brokers == its_brokers and transaction_findings.reads_topic(settings, spout, topic):
+            if brokers == its_brokers and reads_topic(settings, spout, topic):
                 yield Finding(
                     False, bolt.name, f"it writes to {topic}, which {spout.name} reads: its records come back to it",
                     "another topic; or see that a record which has come back is not written again",
                 )  # fmt: skip
+
+
+def chunk_findings(graph: Graph, settings: Settings) -> Iterator[Finding]:
+    """Find the streams that carry chunks in the local engine, and would carry records on Storm."""
+    whole: set[tuple[str, str]] = set()
+    for component in [*graph.spouts, *graph.bolts]:
+        if not _emits_chunks(component, settings, whole):
+            continue
+        for stream in component.streams:
+            readers = list(graph.subscribers(component.name, stream))
+            guilty = {reader.name: why for reader, given in readers if (why := _why_records(reader, given))}
+            if not guilty:
+                whole.add((component.name, stream))
+            elif (others := [reader.name for reader, _ in readers if reader.name not in guilty]) or component.is_spout:
+                yield _finding(component, stream, guilty, others)
+
+
+def _finding(source: Component, stream: str, guilty: dict[str, str], others: list[str]) -> Finding:
+    """Return the line; where all readers of a bolt's stream need records, nobody loses anything, and there is none."""
+    too = f", to {' and '.join(others)} too" if others else ""
+    names = " and ".join(guilty)
+    return Finding(
+        False,
+        source.name,
+        f"on Storm its stream {stream!r} goes as records, not in chunks{too}, because "
+        + " and ".join(f"{name} {why}" for name, why in guilty.items()),
+        ("kafka.emit=record, or a bolt before " if source.is_spout else "a separate stream for ")
+        + f"{names}; nothing where it runs elsewhere, or records are fast enough",
+    )
+
+
+def _emits_chunks(component: Component, settings: Settings, whole: set[tuple[str, str]]) -> bool:
+    """Return whether chunks leave a component on our wire, on those of its streams that can carry them."""
+    conf = settings.components[component.name].values
+    if not issubclass(component.cls, Wired):
+        return False
+    if component.is_spout:
+        # What is chosen by itself (auto) promises nothing that Storm would not keep.
+        chosen = settings.components[component.name].sources["kafka.emit"].startswith("auto")
+        return reads(component, "kafka") and conf.get("kafka.emit") == "chunk" and not chosen
+    if not takes_chunks(component.cls) or not has_types(component.cls, conf):
+        return False
+    return any((given.source, given.stream) in whole for given in component.inputs)
+
+
+def _why_records(reader: Component, given: Input) -> str:
+    """Return why chunks are taken apart for this reader's sake; empty: they are not."""
+    if not issubclass(reader.cls, Wired):
+        return f"({reader.cls.__name__}) is not one of our bolts and would take a chunk for text"
+    grouping = "fields" if given.grouping == "global" else given.grouping  # Storm has no word of its own for global
+    if is_blind({"type": grouping, "fields": given.fields}, reader.par):
+        return ""
+    return f"reads it by {grouping} ({', '.join(given.fields)}) with {reader.par} tasks"
+
+
+PARTS = ("topic", "partition", "offset")
+"""Of these fields a bolt can make an origin."""
+
+
+def transaction_findings(graph: Graph, settings: Settings) -> Iterator[Finding]:
+    """Find transactional sinks that no KafkaSpout can commit for, or two of one spout; and paths that mix origins."""
+    sinks_of: dict[str, list[str]] = {}
+    for sink in graph.bolts:
+        if not (reads(sink, "produce") and _is_transactional(sink, settings)):
+            continue
+        spouts = [each for each in _before(graph, sink) if each.is_spout]
+        for spout in spouts:
+            sinks_of.setdefault(spout.name, []).append(sink.name)
+            if not reads(spout, "kafka") or reads(spout, "batch"):
+                yield Finding(
+                    True, sink.name, f"it is transactional, and {spout.name} is not a KafkaSpout: it has no offsets",
+                    "transactional=False, or a KafkaSpout",
+                )  # fmt: skip
+        if not any(given.stream == TRANSACTIONS for given in sink.inputs) and spouts:
+            yield Finding(
+                True,
+                sink.name,
+                f"{KEY} is set where the topology cannot see it",
+                "transactional=True in KafkaBolt.spec(…)",
+            )
+        yield from _lost_origins(graph, sink, settings)
+        yield from _read_twice(sink, spouts, settings)
+    for name, sinks in sinks_of.items():
+        if len(sinks) > 1:
+            what = f"{' and '.join(sinks)} are transactional: the offsets can be in one transaction only"
+            yield Finding(True, name, what, "one KafkaBolt for all topics, with topic_field or topic_function")
+
+
+def _lost_origins(graph: Graph, sink: Component, settings: Settings) -> Iterator[Finding]:
+    """Find where results may lose the origin, or have more than one; an error where nobody can know it."""
+    cure = "one result for each record, with its origin"
+    for component in _before(graph, sink):
+        fields = [stream.fields for name, stream in component.streams.items() if name != TRANSACTIONS]
+        has_origin = any(FIELD in each for each in fields)
+        if component.is_spout:
+            is_told = has_origin or any(set(PARTS) <= set(each) for each in fields)
+            if reads(component, "kafka") and not (is_told or _value(settings, component, "kafka.translator")):
+                what = f"{sink.name} is transactional, and these tuples do not say from which record they are"
+                yield Finding(True, component.name, what, f"kafka.fields = [{FIELD!r}, …]")
+            continue
+        before = f"it is transactional, and {component.name} before it"
+        if not has_origin:
+            what = f"it is transactional, and {component.name} does not hand on the field {FIELD}"
+            yield Finding(False, sink.name, what, "hand it on as it came")
+        if issubclass(component.cls, BatchingBolt):
+            what = f"{before} takes tuples in batches: a result of several records has no single origin, and is refused"
+            yield Finding(False, sink.name, what, cure)
+        if any(given.grouping == "fields" for given in component.inputs):
+            what = (
+                f"{before} groups by fields: if it adds up records, its results have no single origin, and are refused"
+            )
+            yield Finding(False, sink.name, what, cure)
+
+
+def _read_twice(sink: Component, spouts: Sequence[Component], settings: Settings) -> Iterator[Finding]:
+    """Find spouts of two groups that read one topic: each result would be there twice, under one origin."""
+    kafka_spouts = sorted((each for each in spouts if reads(each, "kafka")), key=lambda each: each.name)
+    for first, second in combinations(kafka_spouts, 2):
+        groups = [_value(settings, each, "kafka.group") or "that of the topology" for each in (first, second)]
+        if groups[0] == groups[1]:
+            continue
+        for topic in sorted({*_topics(settings, first), *_topics(settings, second)}):
+            if all(reads_topic(settings, each, topic) for each in (first, second)):
+                yield Finding(
+                    True, sink.name, f"it is transactional, and {first.name} and {second.name} both read {topic}, for "
+                    f"the groups {' and '.join(groups)}", "the same kafka.group for both, or a KafkaBolt for each",
+                )  # fmt: skip
+
+
+def _topics(settings: Settings, spout: Component) -> list[str]:
+    return _value(settings, spout, "kafka.topics") or []
+
+
+def reads_topic(settings: Settings, spout: Component, topic: str) -> bool:
+    """Return whether a KafkaSpout reads a topic; not by a pattern that is no regular expression, which is found too."""
+    given = {"topics": _topics(settings, spout), "pattern": _value(settings, spout, "kafka.pattern")}
+    try:
+        return is_named(given, topic)
+    except re.error:
+        return False
+
+
+def _value(settings: Settings, component: Component, key: str) -> Any:
+    return SETTINGS[key].parse(settings.components[component.name].values.get(key), "topology")
+
+
+def _is_transactional(sink: Component, settings: Settings) -> bool:
+    return bool(_value(settings, sink, KEY))
+
+
+def _before(graph: Graph, sink: Component) -> list[Component]:
+    """Return all components from which a sink's tuples may come."""
+    names = graph.upstream([sink.name]) - {sink.name}
+    return [component for name, component in graph.components.items() if name in names]

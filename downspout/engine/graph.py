@@ -1,7 +1,11 @@
-"""A topology as a plain graph: components, streams, groupings, configuration.
+"""A topology as a plain graph: components, streams, groupings, configuration; its id; fields that components require.
 
-Everything behind this module works on :class:`Graph` and never looks at streamparse's DSL or its Thrift structures, so
-a test can build a graph by hand and a topology class is read in one place.
+All other modules work on :class:`Graph` and never see streamparse's DSL or its Thrift structures, so a test can build
+a graph by hand, and a topology class is read in one place.
+
+A spout uses the topology id to distinguish a restarted topology from one that was deployed again, which matters for
+the start strategies. On Storm the id is new with every submit. Here it is kept in ``.downspout/state/NAME.json`` and
+renewed only by ``--redeploy``.
 """
 
 from __future__ import annotations
@@ -10,28 +14,34 @@ import difflib
 import json
 import keyword
 import os
+import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
-import pystorm.bolt
 import pystorm.spout
 from streamparse.dsl.bolt import JavaBoltSpec
 from streamparse.dsl.spout import JavaSpoutSpec
 
+from downspout.clock import SYSTEM_CLOCK, Clock
 from downspout.component import FLUSH
-from downspout.errors import TopologyError
+from downspout.errors import ConfigError, TopologyError
+from downspout.settings import folders
+from downspout.system.files import sync_folder
+from downspout.wire.transacting import TRANSACTIONS
 
 GROUPINGS = ("shuffle", "fields", "all", "global", "none", "direct", "local_or_shuffle")
 """The groupings that run without Java, as Storm names them."""
+
 
 LOCAL_STAGES = ("local", "dev", "development", "default")
 """Which entry of a ``par`` given per environment holds here, in order; where there is none of them, the smallest."""
 
 
 @dataclass(frozen=True)
-class Stream:
+class OutputStream:
     """A declared output: its field names, and whether the emitter picks the task."""
 
     name: str
@@ -57,7 +67,7 @@ class Component:
     cls: type
     par: int = 1
     config: Mapping[str, Any] = field(default_factory=dict)
-    streams: Mapping[str, Stream] = field(default_factory=dict)
+    streams: Mapping[str, OutputStream] = field(default_factory=dict)
     inputs: tuple[Input, ...] = ()
 
     @property
@@ -207,7 +217,7 @@ def component_of(spec: Any) -> Component:
     """Return the component that a streamparse spec describes; see :func:`from_class` for errors."""
     _refuse(spec)
     streams = {
-        key: Stream(key, tuple(info.output_fields), bool(info.direct))
+        key: OutputStream(key, tuple(info.output_fields), bool(info.direct))
         for key, info in (spec.outputs or {}).items()
         if key != FLUSH
     }
@@ -253,3 +263,75 @@ def input_of(name: str, source: Any, grouping: Any) -> Input:
         # Thrift has no global grouping: it is a fields grouping without fields.
         return Input(source.componentId, source.streamId, "fields" if value else "global", tuple(value or ()))
     return Input(source.componentId, source.streamId, kind)
+
+
+def lacking_fields(graph: Graph) -> Iterator[tuple[str, str, str]]:
+    """Yield the component, what is wrong and the cure, for each input that lacks a field its reader needs."""
+    for component in graph.components.values():
+        for given in (each for each in component.inputs if each.stream != TRANSACTIONS):
+            source = graph.components.get(given.source)
+            stream = source.streams.get(given.stream) if source else None
+            requires_of = getattr(component.cls, "requires_of", None)
+            requires = tuple(getattr(component.cls, "requires", ()))
+            wanted = requires_of(component.config) if requires_of is not None else requires
+            if stream and (lacks := [name for name in wanted if name not in stream.fields]):
+                yield (
+                    component.name,
+                    f"stream {given.stream!r} of {given.source!r} lacks {', '.join(map(repr, lacks))}, which "
+                    f"{component.cls.__name__} needs",
+                    f"fields={json.dumps(wanted)} of {given.source!r}",
+                )
+
+
+def require_fields(graph: Graph) -> None:
+    """Raise a TopologyError where a component's input lacks a field that it needs."""
+    for name, what, cure in lacking_fields(graph):
+        raise TopologyError(f"{name}: {what}", cure=cure)
+
+
+def topology_id(name: str, *, redeploy: bool = False, clock: Clock = SYSTEM_CLOCK) -> str:
+    """Return the topology's id, ``NAME-COUNT-SECONDS`` as on Storm; the same one until it is renewed."""
+    path = folders.home() / "state" / f"{re.sub(r'[^A-Za-z0-9_.-]', '_', name)}.json"
+    try:
+        known = _read(path)
+        if known is not None and not redeploy:
+            return str(known["id"])
+        count = int(known["count"]) + 1 if known else 1
+        fresh = {"id": f"{name}-{count}-{int(clock.wall())}", "count": count}
+        return _write(path, fresh, replace=redeploy)
+    except OSError as error:
+        raise ConfigError(
+            f"cannot read or write the topology's state {path}: {error}", cure="a writable folder in DOWNSPOUT_HOME"
+        ) from None
+
+
+def _read(path: Path) -> dict[str, Any] | None:
+    try:
+        state = json.loads(path.read_text(encoding="utf-8"))
+        return {"id": state["id"], "count": state["count"]}
+    except FileNotFoundError:
+        return None
+    except (ValueError, KeyError, TypeError):
+        raise ConfigError(f"{path} is damaged", cure="delete it; the topology gets a new id") from None
+
+
+def _write(path: Path, state: dict[str, Any], *, replace: bool) -> str:
+    """Write the state whole or not at all; where another process was first, return what it wrote."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    staged = path.with_name(f".{path.name}.{os.getpid()}")
+    with staged.open("w", encoding="utf-8") as file:
+        json.dump(state, file)
+        file.flush()
+        os.fsync(file.fileno())
+    try:
+        if replace:
+            os.replace(staged, path)
+        else:
+            os.link(staged, path)
+    except FileExistsError:
+        first = _read(path)
+        return str(first["id"] if first else state["id"])
+    finally:
+        staged.unlink(missing_ok=True)
+    sync_folder(path.parent)
+    return str(state["id"])

@@ -28,15 +28,14 @@ from typing import Any, Protocol
 
 from downspout.clock import SYSTEM_CLOCK, Clock
 from downspout.engine import acker
-from downspout.engine.batching import forget_failed
+from downspout.engine.acker import forget_failed
 from downspout.engine.bolt_task import BoltTask
-from downspout.engine.build import build_tasks
-from downspout.engine.ending import Ending
 from downspout.engine.graph import Graph
+from downspout.engine.lifecycle import Shutdown, build_tasks
 from downspout.engine.result import RunResult, collect
+from downspout.engine.runtime import Observer, Runtime
 from downspout.engine.spout_task import SpoutTask
 from downspout.engine.task import Task
-from downspout.engine.world import Observer, World
 from downspout.errors import TopologyError
 from downspout.formatting import counted
 from downspout.protocols import SpoutOffers, offers
@@ -65,7 +64,7 @@ class Bounds:
     drain_s: float = 30.0
 
 
-class View(Protocol):
+class EngineView(Protocol):
     """Shows a run while it goes on."""
 
     def update(self, engine: Engine) -> None:
@@ -86,7 +85,7 @@ class Engine:
         observer: Observer | None = None,  # sees every emit, ack and fail (tests)
         # called with each task before its component's ``initialize`` (tests)
         created: Callable[[Task], None] | None = None,
-        view: View | None = None,  # shows the run
+        view: EngineView | None = None,  # shows the run
         round_s: float = 0.0,  # seconds to sleep after every round, so that time passes in a simulation
         # by component and index, where the graph is a part of one that has ids already
         task_ids: Mapping[tuple[str, int], int] | None = None,
@@ -98,7 +97,7 @@ class Engine:
         self.view = view
         self._round_s = round_s
         ackers = _ackers(next(iter(confs.values()), {}))
-        self.world = World(clock=clock, ackers=ackers > 0, observer=observer, created=created)
+        self.world = Runtime(clock=clock, ackers=ackers > 0, observer=observer, created=created)
         self.tasks = build_tasks(graph, confs, self.world, rng or random.Random(), ackers, task_ids)
         self.spouts = [task for task in self.tasks if isinstance(task, SpoutTask)]
         by_name: dict[str, list[BoltTask]] = {}
@@ -110,7 +109,7 @@ class Engine:
         self.log: logging.Logger = self.world.log
         self.started = 0.0
         self.active = False
-        self.ending = Ending(self.spouts, self.bolts)
+        self.ending = Shutdown(self.spouts, self.bolts)
         self.beats = 0  # Grows while the run gets on; a watcher in another thread looks at it
         self._reason: str | None = None
         self._aborted = False

@@ -9,9 +9,9 @@ from typing import Any
 from downspout.dead_letters.written import LAST_MAX
 from downspout.engine.bolt_task import BoltTask
 from downspout.engine.graph import Graph
+from downspout.engine.runtime import Runtime
 from downspout.engine.spout_task import SpoutTask
 from downspout.engine.task import Task
-from downspout.engine.world import World
 from downspout.metrics import METRICS
 
 LARGEST = frozenset(
@@ -129,7 +129,7 @@ def counts_of(graph: Graph, tasks: Sequence[Task]) -> dict[str, Counts]:
     return components
 
 
-def collect(graph: Graph, tasks: Sequence[Task], world: World, *, reason: str, duration_s: float) -> RunResult:
+def collect(graph: Graph, tasks: Sequence[Task], world: Runtime, *, reason: str, duration_s: float) -> RunResult:
     """Return the metrics of a run as of now."""
     spouts = [task for task in tasks if isinstance(task, SpoutTask)]
     in_flight = sum(spout.in_flight for spout in spouts)

@@ -8,12 +8,11 @@ from typing import Any
 import pystorm.spout
 from pystorm.component import Tuple
 
-from downspout.engine.acker import Forest, Tree, new_tree, trees_of
-from downspout.engine.chunks import RecordBatch, deliver
+from downspout.engine.acker import PendingTrees, Tree, new_tree, trees_of
+from downspout.engine.bulk_calls import RecordBatch, deliver, for_many, spout_emits_many
 from downspout.engine.graph import Component
-from downspout.engine.many import for_many, spout_emits_many
-from downspout.engine.task import Outlet, Task
-from downspout.engine.world import World
+from downspout.engine.runtime import Runtime
+from downspout.engine.task import StreamTargets, Task
 from downspout.errors import USER_ERRORS, DownspoutError, UserError
 from downspout.protocols import Failure, SpoutEngine, SpoutOffers, offered
 
@@ -28,9 +27,9 @@ class SpoutTask(Task):
 
     stock = (pystorm.spout.Spout,)
 
-    def __init__(self, component: Component, task_id: int, world: World, conf: Mapping[str, Any]) -> None:
+    def __init__(self, component: Component, task_id: int, world: Runtime, conf: Mapping[str, Any]) -> None:
         super().__init__(component, task_id, world, conf)
-        self.forest = Forest()
+        self.forest = PendingTrees()
         self.pending_max = int(conf.get("topology.max.spout.pending") or 0) or float("inf")
         self.timeout_s = float(conf.get("topology.message.timeout.secs") or 30)
         if conf.get("topology.enable.message.timeouts") is False:
@@ -212,7 +211,7 @@ class SpoutTask(Task):
 
 
 def emit_chunk(
-    task: SpoutTask, outlet: Outlet, batch: Any, tup_id: Any, direct_task: int | None, need_task_ids: bool
+    task: SpoutTask, outlet: StreamTargets, batch: Any, tup_id: Any, direct_task: int | None, need_task_ids: bool
 ) -> list[int] | None:
     """Emit a chunk; with an id it is the root of one tree, whatever becomes of it."""
     forest, tree = task.forest, None

@@ -1,7 +1,7 @@
 """One task: an unmodified pystorm component, driven without pipes.
 
-pystorm's components speak to Storm through a serializer. Here that serializer is a :class:`Pipe` into the engine, so
-any component works, whatever it overrides. Where a class has *not* overridden ``emit``, ``ack``, ``fail`` or
+pystorm's components speak to Storm through a serializer. Here that serializer is a :class:`EnginePipe` into the engine,
+so any component works, whatever it overrides. Where a class has *not* overridden ``emit``, ``ack``, ``fail`` or
 ``send_message``, the instance gets a function that does the same without a message in between, and where it has not
 overridden how tuples are read, tuples are handed to ``process`` directly. Both are what pystorm would have done, at a
 third of the time.
@@ -28,7 +28,7 @@ from pystorm.exceptions import StormWentAwayError
 from downspout.engine.acker import Held
 from downspout.engine.graph import Component, nearest
 from downspout.engine.groupings import Route
-from downspout.engine.world import World, error_line, raised_at
+from downspout.engine.runtime import Runtime, error_line, raised_at
 from downspout.errors import (
     USER_ERRORS,
     ComponentError,
@@ -48,7 +48,7 @@ Spread = Callable[[Any], Iterable[tuple[Target, Any]]]
 """From a chunk to a subscriber's tasks, and what of it each of them gets."""
 
 
-class Outlet(NamedTuple):
+class StreamTargets(NamedTuple):
     """A stream of one task, ready to emit to."""
 
     stream: str
@@ -67,7 +67,7 @@ class Outlet(NamedTuple):
         return not self.is_direct and self.fixed is not None and len(self.fixed) == 1
 
 
-class Pipe:
+class EnginePipe:
     """Stands where pystorm's serializer stands: messages go to the task."""
 
     def __init__(self, receive: Callable[[dict[str, Any]], None]) -> None:
@@ -85,14 +85,14 @@ class Task:
     stock: tuple[type, ...] = ()
     index: int = 0  # Which of its component's tasks this is, from 0
 
-    def __init__(self, component: Component, task_id: int, world: World, conf: Mapping[str, Any]) -> None:
+    def __init__(self, component: Component, task_id: int, world: Runtime, conf: Mapping[str, Any]) -> None:
         self.component = component
         self.name = component.name
         self.task_id = task_id
         self.world = world
         self.conf = conf
         self.context: dict[str, Any] = {}
-        self.outlets: dict[str | None, Outlet] = {}
+        self.outlets: dict[str | None, StreamTargets] = {}
         self.instance: Any = None
         self.emitted = self.executed = self.acked = self.failed = self.errors = self.restarts = 0
         self.busy_s = 0.0  # Of bolts: how long they were at work
@@ -139,7 +139,7 @@ class Task:
     def _set_up(self) -> None:
         """Do pystorm's own set-up, and undo what it does to the whole process: a handler on the root logger."""
         instance, root = self.instance, logging.getLogger()
-        instance.serializer = Pipe(self.receive)
+        instance.serializer = EnginePipe(self.receive)
         before = list(root.handlers)
         self._muted = True
         try:
@@ -208,7 +208,7 @@ class Task:
         self.world.log.error("%s\n%s", found.message, "".join(traceback.format_exception(error)).rstrip())
         return found
 
-    def wrong_emit(self, outlet: Outlet | None, stream: str | None, tup: Any) -> Exception:
+    def wrong_emit(self, outlet: StreamTargets | None, stream: str | None, tup: Any) -> Exception:
         """Return what is wrong with an emit."""
         if not isinstance(tup, list | tuple):
             return TypeError(f"All Tuples must be either lists or tuples, received {type(tup)!r} instead.")
@@ -229,7 +229,7 @@ class Task:
             f"{self.place} emits to the direct stream {outlet.stream!r} without a task", cure="give direct_task"
         )
 
-    def direct_targets(self, outlet: Outlet, task_id: int) -> tuple[Target, ...]:
+    def direct_targets(self, outlet: StreamTargets, task_id: int) -> tuple[Target, ...]:
         """Return where a direct emit goes: to that task, or nowhere if it does not read this stream (as in Storm)."""
         if (target := outlet.direct.get(task_id)) is not None:
             return (target,)

@@ -6,12 +6,12 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING
 
-from downspout.engine.values import reads
+from downspout.engine.settings import reads
 from downspout.errors import MissingExtraError
 
 if TYPE_CHECKING:
     from downspout.engine.graph import Graph
-    from downspout.engine.values import Settings
+    from downspout.engine.settings import Settings
     from downspout.run.snapshots import Snapshots
     from downspout.run.watchdog import Watchdog
 

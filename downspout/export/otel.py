@@ -40,7 +40,7 @@ from opentelemetry.sdk.metrics.export import (
 )
 from opentelemetry.sdk.resources import SERVICE_NAME, OTELResourceDetector, Resource
 
-from downspout.engine.latencies import GROWTH
+from downspout.engine.acker import GROWTH
 from downspout.export.series import Series, group_lags, partitions_of, series_of
 from downspout.metrics import METRICS, PARTITION_METRICS, RUN_METRICS
 from downspout.metrics import Metric as Row

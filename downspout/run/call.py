@@ -11,11 +11,10 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from downspout import registry
-from downspout.engine import configuration
 from downspout.engine.graph import Graph, from_class
 from downspout.engine.load import load, name_of
 from downspout.engine.result import RunResult
-from downspout.engine.values import resolve
+from downspout.engine.settings import dead_letter_topics, resolve
 from downspout.errors import ConfigError
 from downspout.run import live, runner
 from downspout.run.snapshots import Several
@@ -96,7 +95,7 @@ def run(
 
         looks = Several(view, *views)
         result = runner.run(graph, overrides=settings or {}, options=options, view=looks, watching=watching)
-    warnings = live.dead_letter_lines(result, configuration.dead_letter_topics(graph, found))
+    warnings = live.dead_letter_lines(result, dead_letter_topics(graph, found))
     return RunReport(graph.name, result, warnings)
 
 

@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from typing import Any
 
 from downspout.batches import findings as batch_findings
-from downspout.engine import chunk_findings, transaction_findings
-from downspout.engine import findings as engine_findings
+from downspout.engine.findings import chunk_findings, transaction_findings
+from downspout.engine.findings import findings as engine_findings
 from downspout.engine.graph import Graph
-from downspout.engine.values import Settings, reads, resolve
+from downspout.engine.settings import Settings, reads, resolve
 from downspout.findings import Finding
 from downspout.producing import findings as producing_findings
 from downspout.protocols import scopes_of
@@ -26,11 +26,11 @@ from downspout.wire.kryo import KRYO
 __all__ = ["Finding", "findings", "resolve", "values_of", "values_table"]
 
 FINDERS = (
-    engine_findings.findings,
+    engine_findings,
     sink_findings.findings,
     sql_findings.findings,
-    chunk_findings.findings,
-    transaction_findings.findings,
+    chunk_findings,
+    transaction_findings,
     batch_findings.findings,
     sharing.findings,
 )

@@ -22,7 +22,7 @@ class RunMetrics:
     queues: Mapping[str, tuple[int, int]]
     bounds: Bounds  # when the run stops
     stopping: bool  # whether it is on its way out
-    # by bucket (``downspout.engine.latencies``), how many trees took so long since the start
+    # by bucket (``downspout.engine.acker``), how many trees took so long since the start
     latencies: Mapping[int, float] = field(default_factory=dict)
 
     def gauge(self, name: str) -> float:

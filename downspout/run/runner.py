@@ -10,14 +10,12 @@ from types import FrameType
 from typing import Any, Protocol
 
 from downspout.clock import SYSTEM_CLOCK, Clock
-from downspout.engine.configuration import configurations
-from downspout.engine.garbage import calm_gc
-from downspout.engine.graph import Graph
+from downspout.engine.graph import Graph, require_fields
+from downspout.engine.lifecycle import calm_gc
 from downspout.engine.load import load
-from downspout.engine.loop import Bounds, Engine, View
-from downspout.engine.required_fields import require_fields
+from downspout.engine.loop import Bounds, Engine, EngineView
 from downspout.engine.result import RunResult
-from downspout.engine.values import resolve
+from downspout.engine.settings import configurations, resolve
 from downspout.outages import OUTAGES
 from downspout.run.watchdog import Watchdog, watched
 from downspout.sink.runs import hand_over_run
@@ -32,7 +30,7 @@ def run(
     overrides: Sequence[str] | Mapping[str, Any] = (),
     options: Mapping[str, Any] | None = None,  # settings as strong as ``overrides``, such as ``{"run.until": "end"}``
     clock: Clock = SYSTEM_CLOCK,  # the time
-    view: View | None = None,  # shows the run
+    view: EngineView | None = None,  # shows the run
     bounds: Bounds | None = None,  # when to stop, where that is not what the settings say
     supervised: bool = False,  # another process watches this one, and sees how it ends
     watching: Callable[[Watchdog], None] | None = None,  # called with what watches the loop, before it starts

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from downspout.engine.graph import Component, Graph
-from downspout.engine.values import Settings, reads
+from downspout.engine.settings import Settings, reads
 from downspout.errors import TopologyError
 from downspout.findings import Finding
 

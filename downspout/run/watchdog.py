@@ -148,7 +148,7 @@ class Watchdog:
 
     def _end(self) -> None:
         """The loop does not end: commit without it, and end the process."""
-        self._engine.ending.last_resort(LAST_S)
+        self._engine.ending.force_shutdown(LAST_S)
         where = f" ({self._place.at_work(time.monotonic() - self._since)})" if self._place is not None else ""
         again = "Records that are not committed will be processed again"
         say(f"the run does not end{where}: ending the process. {again}", is_error=True)

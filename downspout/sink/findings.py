@@ -13,7 +13,7 @@ from pystorm.bolt import BatchingBolt
 from pystorm.bolt import Bolt as StormBolt
 
 from downspout.engine.graph import Component, Graph, nearest
-from downspout.engine.values import Settings, reads
+from downspout.engine.settings import Settings, reads
 from downspout.errors import ConfigError, DownspoutError, SinkError
 from downspout.findings import Finding
 from downspout.settings.object_path import ObjectPath, is_object_url

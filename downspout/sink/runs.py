@@ -20,7 +20,7 @@ from typing import Any
 
 from downspout.component import OF_SPOUT, RUN, SINKS
 from downspout.engine.graph import Graph
-from downspout.engine.values import Settings, reads
+from downspout.engine.settings import Settings, reads
 from downspout.settings.layers import FILE_NAME, Resolved, from_file
 from downspout.settings.secrets import is_secret
 from downspout.settings.table import CLIENT_PREFIX, SETTINGS, parse_scope

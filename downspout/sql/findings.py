@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from downspout.engine.graph import Graph
-from downspout.engine.values import Settings, reads
+from downspout.engine.settings import Settings, reads
 from downspout.errors import DownspoutError
 from downspout.findings import Finding
 from downspout.offsets.stores.open_database import open_database

@@ -10,7 +10,7 @@ from dataclasses import replace
 from downspout.component import Bolt
 from downspout.dead_letters.dead_letter import DeadLetter, read_dead_letters
 from downspout.engine.graph import Graph
-from downspout.engine.values import reads
+from downspout.engine.settings import reads
 from downspout.kafka.port import Record, TopicPartition
 from downspout.settings.table import SETTINGS
 from downspout.testing.fake_kafka import FakeKafka

@@ -26,11 +26,11 @@ from streamparse.dsl.component import ComponentSpec
 from downspout.clock import Clock
 from downspout.component import Failure
 from downspout.engine.bolt_task import BoltTask
-from downspout.engine.graph import Component, Graph, Input, Stream, component_of, from_class, nearest
+from downspout.engine.graph import Component, Graph, Input, OutputStream, component_of, from_class, nearest
 from downspout.engine.load import name_of
 from downspout.engine.loop import Bounds, Engine
 from downspout.engine.result import Counts, RunResult
-from downspout.engine.values import Settings, reads, resolve
+from downspout.engine.settings import Settings, reads, resolve
 from downspout.errors import TopologyError
 from downspout.kafka.clusters import is_scheme
 from downspout.settings import folders
@@ -332,7 +332,7 @@ def run_bolt(
         inputs=(Input("input", "default"),),
         par=1,
     )
-    source = Component("input", StubSpout, streams={"default": Stream("default", tuple(fields))})
+    source = Component("input", StubSpout, streams={"default": OutputStream("default", tuple(fields))})
     graph = Graph("run_bolt", {"input": source, "bolt": under_test}, _own_keys(config or {}))
     return run_topology(graph, spouts={"input": rows}, config=config, **options)
 

@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields
 
-from downspout.engine.latencies import bucket_quantile_ms
+from downspout.engine.acker import bucket_quantile_ms
 from downspout.engine.result import Counts
 from downspout.metrics import METRICS
 from downspout.run.metrics import RunMetrics

@@ -23,7 +23,7 @@ from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
 from downspout.engine.graph import Graph
-from downspout.engine.values import Settings
+from downspout.engine.settings import Settings
 from downspout.errors import ConfigError, MissingExtraError
 from downspout.export.beside import groups_of
 from downspout.export.health import Health

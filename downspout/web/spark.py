@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from downspout.engine.graph import Component, Graph
 from downspout.engine.loop import Bounds
-from downspout.engine.values import Settings
+from downspout.engine.settings import Settings
 from downspout.run.metrics import RunMetrics
 from downspout.run.snapshots import Snapshot
 from downspout.web.history import History, Window

@@ -12,7 +12,7 @@ from typing import Any
 
 from downspout.engine.graph import Component, Graph, Input
 from downspout.engine.result import Counts
-from downspout.engine.values import Settings
+from downspout.engine.settings import Settings
 from downspout.protocols import scopes_of
 from downspout.run.check import values_of
 from downspout.run.live import REASONS

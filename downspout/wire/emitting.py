@@ -1,6 +1,6 @@
 """Chunks out and in, by pystorm's methods: ``emit`` takes a record batch, and ``process_chunk`` gets one.
 
-It is what the local engine does (``downspout.engine.chunks``), with Storm at the other end.
+It is what the local engine does (``downspout.engine.bulk_calls``), with Storm at the other end.
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ from bolts.state import StateBolt
 from downspout.batches import read_state
 from downspout.component import Bolt
 from downspout.engine import from_class, resolve
-from downspout.engine.transaction_findings import findings
+from downspout.engine import transaction_findings as findings
 from downspout.errors import ComponentError, DownspoutError, TopologyError
 from downspout.testing import FakeKafka, run_topology
 from spouts.batches import KafkaBatches

@@ -14,9 +14,8 @@ from kafka import KafkaConsumer
 from downspout.batches.setup import REFUSED
 from downspout.kafka.client import CONSUMER
 from downspout.settings import CLIENT_PREFIX, SETTINGS
-from downspout.spout import SCHEMES
-from downspout.spout.emit import schemes
-from downspout.spout.setup import gathering
+from downspout.spout import SCHEMES, tuples
+from downspout.spout.emit_modes import CHUNKS
 from spouts.batches import KafkaBatches
 
 PAGE = Path(__file__).resolve().parents[2] / "docs/reference/from-storm-kafka.md"
@@ -109,7 +108,7 @@ def test_each_row_gives_the_default_that_its_setting_has(name: str) -> None:
 def test_what_a_fetch_waits_for_in_chunk_mode_is_as_the_page_says() -> None:
     """The two defaults that depend on the mode are in the remarks."""
     remarks = {row[0].strip("`"): row[4] for row in rows("KafkaConfig")}
-    found = gathering({})
+    found = CHUNKS.gathering({})
     assert found is not None
     assert remarks["fetchMaxWait"].startswith(f"{found.wait_ms} in chunk mode;")
     assert remarks["minFetchByte"].startswith(f"{found.min_bytes:,} in chunk mode;")
@@ -137,6 +136,6 @@ def test_each_scheme_has_a_row_with_its_fields_and_values() -> None:
     no_key, no_value = (SimpleNamespace(**{**vars(record), name: None}) for name in ("key", "value"))
     for name, (_, _, _, *told) in table.items():
         values, without = ([ast.literal_eval(text) for text in re.findall(r"`([^`]+)`", cell)] for cell in told)
-        translate = getattr(schemes, name)
+        translate = getattr(tuples, name)
         assert values == [translate(record), translate(no_key)][: len(values)], name
         assert without == [translate(no_value)], name

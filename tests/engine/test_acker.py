@@ -9,7 +9,7 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invaria
 from streamparse import Bolt, Spout, Topology
 
 from downspout.component import Failure
-from downspout.engine import Bounds, Engine, Forest, Tree, acker, from_class
+from downspout.engine import Bounds, Engine, PendingTrees, Tree, acker, from_class
 from downspout.testing import VirtualClock
 from tests.sampling import examples
 
@@ -23,7 +23,7 @@ class Trees(RuleBasedStateMachine):
 
     def __init__(self):
         super().__init__()
-        self.forest, self.held, self.now, self.count = Forest(), {}, 0.0, 0
+        self.forest, self.held, self.now, self.count = PendingTrees(), {}, 0.0, 0
         self.roots = {}  # tuple id → numbers of the trees it belongs to
         self.waiting = {}  # tree number → ids of its tuples that are not settled
         self.started, self.trees = {}, {}
@@ -111,14 +111,14 @@ TestTrees = Trees.TestCase
 
 def test_a_tree_that_reaches_nobody_is_complete():
     """A spout tuple without any subscriber is acked."""
-    forest = Forest()
+    forest = PendingTrees()
     forest.planted(Tree(forest, "a", 0.0))
     assert [tree.msg_id for tree in forest.completed] == ["a"]
     assert not forest.open
 
 
 def test_two_anchors_of_one_tree_count_once():
-    forest, held = Forest(), {}
+    forest, held = PendingTrees(), {}
     tree = Tree(forest, "a", 0.0)
     acker.attach(held, "1", tree)
     acker.attach(held, "2", tree)
@@ -132,7 +132,7 @@ def test_two_anchors_of_one_tree_count_once():
 
 
 def test_the_oldest_open_tree_is_known():
-    forest, held = Forest(), {}
+    forest, held = PendingTrees(), {}
     for number, started in enumerate((1.0, 2.0)):
         tree = Tree(forest, number, started)
         acker.attach(held, str(number), tree)

@@ -18,9 +18,9 @@ from streamparse import BatchingBolt, Bolt, Grouping, Spout, Topology
 from downspout.cli.run import exit_code_of
 from downspout.clock import Clock
 from downspout.dead_letters import read_dead_letters
-from downspout.engine import Bounds, Engine, Forest, Tree, from_class, resolve
-from downspout.engine.breakage import ROW_MAX, Breakage
+from downspout.engine import Bounds, Engine, PendingTrees, Tree, from_class, resolve
 from downspout.engine.loop import BURST_CALLS
+from downspout.engine.runtime import ROW_MAX, BrokenBoltDetector
 from downspout.errors import ComponentError
 from downspout.testing import FakeKafka, VirtualClock, run_topology
 from spouts.kafka import KafkaSpout
@@ -287,7 +287,7 @@ def test_what_an_earlier_run_left_behind_is_no_first_attempt() -> None:
 
 def test_restarts_are_reported_once_a_minute(caplog: pytest.LogCaptureFixture) -> None:
     clock = VirtualClock()
-    breakage = Breakage("last", 3, clock, logging.getLogger("test"))
+    breakage = BrokenBoltDetector("last", 3, clock, logging.getLogger("test"))
     for _ in range(180):
         breakage.restarted("last[task 2]")
         clock.sleep(1)
@@ -298,12 +298,12 @@ def test_restarts_are_reported_once_a_minute(caplog: pytest.LogCaptureFixture) -
     ]
 
 
-def judge(clock: Clock) -> tuple[Breakage, Forest]:
+def judge(clock: Clock) -> tuple[BrokenBoltDetector, PendingTrees]:
     """Return a judge of a bolt that has done nothing, with 2 restarts allowed."""
-    return Breakage("last", 2, clock, logging.getLogger("test")), Forest()
+    return BrokenBoltDetector("last", 2, clock, logging.getLogger("test")), PendingTrees()
 
 
-def tree(forest: Forest, msg_id: Any, clock: Clock) -> Tree:
+def tree(forest: PendingTrees, msg_id: Any, clock: Clock) -> Tree:
     made = Tree(forest, msg_id, clock.monotonic())
     made.pending = 1
     forest.planted(made)

@@ -9,7 +9,7 @@ import streamparse
 from streamparse import Topology
 
 from downspout.component import Bolt
-from downspout.engine import Bounds, Engine, Forest, Latencies, Tree, bucket_quantile_ms, from_class
+from downspout.engine import Bounds, Engine, Latencies, PendingTrees, Tree, bucket_quantile_ms, from_class
 from downspout.testing import VirtualClock
 
 TUPLES = 10
@@ -58,7 +58,7 @@ def test_a_bolt_is_busy_for_as_long_as_it_works() -> None:
 
 def test_the_histogram_counts_every_tree() -> None:
     """Also those that are not sampled any more: 50,000 of a millisecond and 5,000 of a second."""
-    latencies, forest = Latencies(), Forest()
+    latencies, forest = Latencies(), PendingTrees()
     for took, count in ((0.001, 50_000), (1.0, 5_000)):
         for _ in range(count // 100):
             latencies.add([Tree(forest, number, 0.0) for number in range(100)], lambda took=took: took)  # type: ignore[misc]

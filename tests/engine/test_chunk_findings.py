@@ -11,8 +11,8 @@ from streamparse import Grouping, Stream, Topology
 from bolts.parse import JsonParseBolt
 from downspout.cli import main
 from downspout.component import Bolt
+from downspout.engine import chunk_findings as findings
 from downspout.engine import from_class, resolve
-from downspout.engine.chunk_findings import findings
 from downspout.parse import ChunkBolt
 from spouts.kafka import KafkaSpout
 

@@ -16,7 +16,7 @@ from bolts.parquet import ParquetBolt
 from bolts.parse import JsonParseBolt
 from downspout.component import Bolt
 from downspout.dead_letters import read_dead_letters
-from downspout.engine import Bounds, Engine, Task, from_class, many, resolve
+from downspout.engine import Bounds, Engine, Task, bulk_calls, from_class, resolve
 from downspout.testing import FakeKafka, run_topology
 from spouts.kafka import KafkaSpout
 
@@ -90,7 +90,7 @@ def test_many_by_one_call_come_to_what_one_by_one_comes_to(
 ) -> None:
     """Rows, dead letters, commits and all counts are the same, whatever is odd about some records."""
     called: list[int] = []
-    real = many.run_many
+    real = bulk_calls.run_many
     monkeypatch.setattr("downspout.engine.bolt_task.run_many", lambda *a: called.append(real(*a)) or called[-1])
     found = outcome(tmp_path / "many", seed, odd, None)
     assert sum(called) > (0 if odd else 2 * RECORDS * 0.9)  # most of the two bolts' tuples

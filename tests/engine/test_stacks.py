@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import pytest
 
-from downspout.engine import Stacks, stacks
+from downspout.engine import Stacks, runtime
 from downspout.errors import RecordError
 
 
@@ -166,7 +166,7 @@ def test_no_local_variable_outlives_its_error() -> None:
 
 def test_what_is_remembered_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     """Code that is made anew for each record, or endless recursion, does not fill the memory."""
-    monkeypatch.setattr(stacks, "WAYS_MAX", 10)
+    monkeypatch.setattr(runtime, "WAYS_MAX", 10)
     made = Stacks()
     for number in range(100):
         scope: dict[str, Callable[[], None]] = {}

@@ -6,8 +6,7 @@ import multiprocessing
 import pytest
 import streamparse
 
-from downspout.engine import Component, Graph, Input, Stream, configurations, resolve
-from downspout.engine.topology_ids import topology_id
+from downspout.engine import Component, Graph, Input, OutputStream, configurations, resolve, topology_id
 from downspout.errors import ConfigError
 from downspout.settings import SETTINGS, folders
 from downspout.settings.table import NUMBERS
@@ -24,7 +23,7 @@ class Sink(streamparse.Bolt):
 
 def graph(par=1, config=None, topology_config=None):
     """Return a spout that reads Kafka settings, before a sink."""
-    spout = Component("in", KafkaLike, par, config or {}, {"default": Stream("default", ("value",))})
+    spout = Component("in", KafkaLike, par, config or {}, {"default": OutputStream("default", ("value",))})
     return Graph(
         "g", {"in": spout, "out": Component("out", Sink, inputs=(Input("in", "default"),))}, topology_config or {}
     )

@@ -21,7 +21,7 @@ ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = Path(patches.__file__).parent
 FILES = sorted(path for path in PACKAGE.glob("*.py") if path.stem not in {"__init__", "private_api"})
 TABLES = ("CONSUMER", "PRODUCER", "IDEMPOTENT", "TRANSACTIONAL", "CLASSES", "TLS", "OPTIONAL")
-STOCK = {("downspout/engine/batching.py", "_batches"), ("downspout/engine/bolt_task.py", "_batches")}
+STOCK = {("downspout/engine/acker.py", "_batches"), ("downspout/engine/bolt_task.py", "_batches")}
 """Streamparse's BatchingBolt has a private name that kafka-python's producer has, too."""
 
 

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import pyarrow as pa
 import streamparse
 
-from downspout.engine import Component, Graph, Input, Stream, component_of
+from downspout.engine import Component, Graph, Input, OutputStream, component_of
 from downspout.origins import each, origins
 from downspout.testing import TopologyResult, run_topology
 
@@ -91,7 +91,7 @@ def run_chunks(
     """
     source = type("Source", (Chunks,), {"given": list(chunks)})
     components = {
-        "source": Component("source", source, streams={"default": Stream("default", FIELDS)}),
+        "source": Component("source", source, streams={"default": OutputStream("default", FIELDS)}),
         "bolt": _as(bolt, "bolt", Input("source", "default")),
     }
     for number, reader in enumerate([*readers, *([Reader.spec()] if rejects else [])]):

@@ -8,7 +8,7 @@ import streamparse
 from bolts.kafka import KafkaBolt
 from bolts.parquet import ParquetBolt
 from bolts.parse import JsonParseBolt
-from downspout.engine import Component, Graph, Input, RunResult, Stream, from_class
+from downspout.engine import Component, Graph, Input, OutputStream, RunResult, from_class
 from downspout.errors import ConfigError, TopologyError
 from downspout.run import check, live, runner
 from spouts.kafka import KafkaSpout
@@ -37,7 +37,11 @@ def graph(fields=("origin", "value"), spout=None, sink=None, topology=None, **mo
     """Return a topology that has nothing wrong, changed as asked."""
     components = {
         "in": Component(
-            "in", KafkaLike, 1, {"kafka.topics": ["t"], **(spout or {})}, {"default": Stream("default", tuple(fields))}
+            "in",
+            KafkaLike,
+            1,
+            {"kafka.topics": ["t"], **(spout or {})},
+            {"default": OutputStream("default", tuple(fields))},
         ),
         "out": Component("out", Sink, config=GOOD | (sink or {}), inputs=(Input("in", "default"),)),
         **more,
@@ -89,7 +93,7 @@ class Quiet(Counter):
 )
 def test_a_bolt_that_acks_before_it_emits_is_told(cls, warned):
     """What it holds is lost at a crash: of the rows behind it nothing better is said either."""
-    streams = {"default": Stream("default", ("value",))}
+    streams = {"default": OutputStream("default", ("value",))}
     made = graph(more=Component("more", cls, streams=streams, inputs=(Input("in", "default"),)))
     sink = replace(made.components["out"], inputs=(Input("more", "default"),))
     said = [line for line in found(Graph("g", {**made.components, "out": sink}, {})) if "acks" in line]
@@ -126,7 +130,7 @@ def test_what_a_kafka_bolt_could_not_start_with_is_found(given, said):
 ])  # fmt: skip
 def test_a_bolt_that_writes_to_its_own_spouts_topic_is_found(source, bolt, spout, warned):
     """Its records would come back for ever; those for another spout, or to other brokers, would not."""
-    streams = {"default": Stream("default", ("value",))}
+    streams = {"default": OutputStream("default", ("value",))}
     made = graph(
         spout=spout,
         other=Component("other", KafkaLike, 1, {"kafka.topics": ["v"]}, streams),
@@ -216,7 +220,7 @@ FINDINGS = {
     "no ackers": ({"topology": {"topology.acker.executors": 0}}, "warning: out: without ackers"),
     "setting nobody reads": ({"sink": {"kafka.group": "g"}}, "warning: out: kafka.group is set, but Sink does not"),
     "unreachable": (
-        {"lost": Component("lost", streamparse.Bolt, streams={"default": Stream("default", ("a",))},
+        {"lost": Component("lost", streamparse.Bolt, streams={"default": OutputStream("default", ("a",))},
                            inputs=(Input("lost", "default"),))},
         "error: lost: no spout's tuples reach it",
     ),
@@ -253,7 +257,7 @@ FINDINGS = {
         {"sink": {"run.drain_s": 5}}, "warning: out: run.drain_s is a setting of the whole run: here it has no effect",
     ),
     "unread": (
-        {"more": Component("more", streamparse.Spout, streams={"default": Stream("default", ("a",))})},
+        {"more": Component("more", streamparse.Spout, streams={"default": OutputStream("default", ("a",))})},
         "warning: more: no bolt reads its stream 'default'",
     ),
 }  # fmt: skip

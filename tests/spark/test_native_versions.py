@@ -18,7 +18,7 @@ from downspout.compare import Sink, compare
 from downspout.compare.tables import columns_wrong
 from downspout.engine import RunResult, resolve
 from downspout.engine.load import load
-from downspout.engine.values import reads
+from downspout.engine.settings import reads
 from downspout.kafka import KafkaCluster
 from downspout.run.runner import run
 from downspout.settings import parse_scope

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from downspout.engine import Component, Graph, Input, Stream, component_of
+from downspout.engine import Component, Graph, Input, OutputStream, component_of
 from downspout.origins import ORIGIN, origins
 from downspout.testing import TopologyResult, run_topology
 from tests.parse.support import Chunks
@@ -64,7 +64,7 @@ def run(batches: list[pa.RecordBatch]) -> TopologyResult:
     source = type("Source", (Chunks,), {"given": batches})
     bolt = component_of(FlightEnrichBolt.spec())
     graph = {
-        "source": Component("source", source, streams={"default": Stream("default", fields)}),
+        "source": Component("source", source, streams={"default": OutputStream("default", fields)}),
         "bolt": Component("bolt", bolt.cls, 1, bolt.config, bolt.streams, (Input("source", "default"),)),
     }
     return run_topology(Graph("enriching", graph))

@@ -10,7 +10,7 @@ import pytest
 from pyarrow import parquet
 
 from bolts.lookup import LookupBolt, LookupTable, read_table
-from downspout.engine import Component, Graph, Input, Stream, component_of
+from downspout.engine import Component, Graph, Input, OutputStream, component_of
 from downspout.errors import ConfigError, TopologyError
 from downspout.origins import origins
 from downspout.testing import TopologyResult, run_bolt, run_topology
@@ -94,7 +94,7 @@ def look_up(airlines: Path, in_chunks: bool, **settings: Any) -> TopologyResult:
     batches = [chunk] if in_chunks else [chunk.slice(row, 1) for row in range(5)]
     source = type("Source", (Chunks,), {"given": batches})
     graph = {
-        "source": Component("source", source, streams={"default": Stream("default", FIELDS)}),
+        "source": Component("source", source, streams={"default": OutputStream("default", FIELDS)}),
         "bolt": Component("bolt", bolt.cls, 1, bolt.config, bolt.streams, (Input("source", "default"),)),
     }
     return run_topology(Graph("looking up", graph))

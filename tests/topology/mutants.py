@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from downspout.engine import chunks
+from downspout.engine import bulk_calls
 from downspout.ledger import ENDED, PartitionLedger
 from downspout.parse.rejects import Rejects
 from downspout.sink import Identities, Recovery, SinkWriter
@@ -215,5 +215,5 @@ def put_aside_and_forget(patch: Patch) -> None:
 @chunk_mutant
 def deliver_one_part(patch: Patch) -> None:
     """A chunk that a fields grouping takes apart reaches one task."""
-    real = chunks._parts
-    patch.setattr(chunks, "_parts", lambda *given: list(real(*given))[:1])
+    real = bulk_calls._parts
+    patch.setattr(bulk_calls, "_parts", lambda *given: list(real(*given))[:1])

@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, NamedTuple
 
 from downspout import errors
-from downspout.engine.latencies import Sketch
+from downspout.engine.acker import Sketch
 from downspout.engine.result import RunResult
 from downspout.errors import DownspoutError
 

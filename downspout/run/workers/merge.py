@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
-from downspout.engine.latencies import joined, quantile_ms
+from downspout.engine.acker import joined, quantile_ms
 from downspout.engine.loop import Bounds
 from downspout.engine.result import (
     Counts,

@@ -14,9 +14,8 @@ from typing import Any
 
 from kafka import errors
 
-from downspout.engine.graph import Component, Graph
-from downspout.engine.required_fields import require_fields
-from downspout.engine.values import Settings
+from downspout.engine.graph import Component, Graph, require_fields
+from downspout.engine.settings import Settings
 from downspout.errors import BrokerError, ConfigError
 from downspout.formatting import counted
 from downspout.kafka.clusters import cluster_for

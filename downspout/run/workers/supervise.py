@@ -9,10 +9,9 @@ import threading
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
 
-from downspout.engine import configuration
 from downspout.engine.graph import Graph
 from downspout.engine.result import RunResult
-from downspout.engine.values import Settings
+from downspout.engine.settings import Settings, configurations
 from downspout.exit_guard import say as answer
 from downspout.formatting import counted
 from downspout.run import runner
@@ -40,7 +39,7 @@ def supervise(
     """
     values, bounds = settings.run.values, runner.bounds_of(settings.run.values)
     workers = int(values["run.workers"])
-    plan = make_plan(graph, settings, configuration.configurations(graph, settings), workers)
+    plan = make_plan(graph, settings, configurations(graph, settings), workers)
     for warning in plan.warnings:
         plan.log.warning("%s", warning)
 

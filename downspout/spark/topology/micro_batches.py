@@ -17,7 +17,7 @@ from downspout.batches.stores import Key
 from downspout.batches.streams import CONTROL, MICRO_BATCHES
 from downspout.batches.updates import update_of
 from downspout.engine.graph import Component, Graph
-from downspout.engine.values import reads
+from downspout.engine.settings import reads
 from downspout.errors import TopologyError
 from downspout.settings.table import parse_scope
 from downspout.spark.topology.rows import ShuffledTuple, values_type

@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from downspout.engine.graph import Component, Graph
-from downspout.engine.values import reads
+from downspout.engine.settings import reads
 from downspout.errors import TopologyError
 from downspout.protocols import stateful_keys, wrong_stateful_keys
 from downspout.sink.sink_bolt import SinkBolt

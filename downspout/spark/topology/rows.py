@@ -39,7 +39,7 @@ ARROW = pa.schema(_TYPES)
 
 TUPLE, TICK, STAGED, EXHAUSTED, FAILED = "tuple", "tick", "staged", "exhausted", "failed"
 METRICS, ERROR, STATE = "metrics", "error", "state"
-_VALUES_MODULE = "downspout.engine.build"
+_VALUES_MODULE = "downspout.engine.lifecycle"
 
 
 class Row(NamedTuple):

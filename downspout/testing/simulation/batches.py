@@ -10,7 +10,7 @@ from kafka.structs import TopicPartition
 from downspout.batches.core.metadata import committed
 from downspout.batches.stores import BatchStoreError
 from downspout.engine.graph import Component, Graph
-from downspout.engine.values import reads
+from downspout.engine.settings import reads
 from downspout.testing.memory_batches import MemoryBatches
 from downspout.testing.simulation.store import Requester
 

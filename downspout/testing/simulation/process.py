@@ -12,11 +12,11 @@ import pyarrow as pa
 
 from downspout.component import Failure
 from downspout.engine.bolt_task import BoltTask
+from downspout.engine.bulk_calls import for_many
 from downspout.engine.graph import Graph
 from downspout.engine.loop import Bounds, Engine
-from downspout.engine.many import for_many
+from downspout.engine.settings import reads
 from downspout.engine.task import Task
-from downspout.engine.values import reads
 from downspout.errors import DownspoutError
 from downspout.kafka import clusters, port
 from downspout.ledger.message_id import split_id

@@ -14,7 +14,7 @@ from typing import Any
 
 from downspout.engine.graph import Component, Graph, from_class
 from downspout.engine.load import name_of
-from downspout.engine.values import reads, resolve
+from downspout.engine.settings import reads, resolve
 from downspout.errors import ConfigError, TopologyError
 from downspout.formatting import counted
 from downspout.settings.table import parse_scope

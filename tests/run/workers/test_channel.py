@@ -11,7 +11,7 @@ import pytest
 
 from downspout import errors
 from downspout.engine import Counts, RunResult, TaskResult, WorkerResult
-from downspout.engine.latencies import Sketch
+from downspout.engine.acker import Sketch
 from downspout.run import Job, Message, Report
 from downspout.run.workers import channel
 from downspout.run.workers.channel import Uplink, messages, read_job, send_job

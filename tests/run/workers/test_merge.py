@@ -5,8 +5,8 @@ from __future__ import annotations
 import random
 from dataclasses import replace
 
-from downspout.engine import Bounds, Counts, Forest, Latencies, RunResult, TaskResult, Tree, WorkerResult
-from downspout.engine.latencies import SKETCH, joined, quantile_ms
+from downspout.engine import Bounds, Counts, Latencies, PendingTrees, RunResult, TaskResult, Tree, WorkerResult
+from downspout.engine.acker import SKETCH, joined, quantile_ms
 from downspout.run import Report, RunMetrics
 from downspout.run.workers.merge import WorkerReports, add_up, merge, worker_result
 
@@ -106,7 +106,7 @@ def test_quantiles_over_workers_are_those_of_all_trees() -> None:
     sketches = []
     for times in measured.values():
         latencies = Latencies()
-        latencies.add([Tree(Forest(), "id", -time) for time in times], lambda: 0.0)
+        latencies.add([Tree(PendingTrees(), "id", -time) for time in times], lambda: 0.0)
         sketches.append(latencies.sketch())
     everything = sorted(time for times in measured.values() for time in times)
     assert joined(sketches).count == sum(sketch.count for sketch in sketches)

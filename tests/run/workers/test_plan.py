@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import streamparse
 
-from downspout.engine import Component, Graph, Input, Stream, configuration, resolve
+from downspout.engine import Component, Graph, Input, OutputStream, configurations, resolve
 from downspout.errors import BrokerError, ConfigError, TopologyError
 from downspout.run import findings
 from downspout.run.workers.plan import Plan, make_plan
@@ -51,13 +51,13 @@ def topology(
     """Return a topology of one spout, and bolts behind it."""
     bootstrap = kafka.bootstrap if kafka else "127.0.0.1:1"
     given = {f"kafka.{key}": value for key, value in ({"bootstrap": bootstrap, "topics": ["orders"]} | config).items()}
-    spout = Component("spout", cls, par, given, {"default": Stream("default", ("key", "value"))})
+    spout = Component("spout", cls, par, given, {"default": OutputStream("default", ("key", "value"))})
     return Graph("t", {"spout": spout, **{bolt.name: bolt for bolt in bolts}})
 
 
 def plan(graph: Graph, workers: int = 2, *overrides: str, **options: Any) -> Plan:
     settings = resolve(graph, overrides, options={"run.workers": workers, **options})
-    return make_plan(graph, settings, configuration.configurations(graph, settings), workers)
+    return make_plan(graph, settings, configurations(graph, settings), workers)
 
 
 def stops(found: Plan, graph: Graph) -> list[str]:

@@ -11,10 +11,10 @@ from types import SimpleNamespace
 from typing import Any, ClassVar
 
 import pytest
-from streamparse import Bolt, Grouping, Spout, Stream
+from streamparse import Bolt, Grouping, OutputStream, Spout
 
 from downspout.engine import Component, Graph, Input, resolve
-from downspout.engine import Stream as GraphStream
+from downspout.engine import OutputStream as GraphStream
 from downspout.errors import BrokerError, ConfigError, TopologyError
 from downspout.spark import (
     PassingError,
@@ -47,7 +47,7 @@ class Denied(b.Count):
 
 
 class Direct(Bolt):
-    outputs: ClassVar[Any] = [Stream(["word"], name="picked", direct=True)]
+    outputs: ClassVar[Any] = [OutputStream(["word"], name="picked", direct=True)]
 
     def process(self, tup: Any) -> None:
         pass

@@ -13,7 +13,7 @@ from pystorm.component import Tuple
 from streamparse import BatchingBolt, Bolt, TicklessBatchingBolt
 
 from downspout.component import Bolt as OurBolt
-from downspout.engine import Component, Engine, Graph, Input, Stream
+from downspout.engine import Component, Engine, Graph, Input, OutputStream
 from downspout.errors import ComponentError
 from downspout.spark import ShuffledTuple, held_of, load
 from downspout.spark.topology.rows import STATE, Row
@@ -42,7 +42,7 @@ class Timed(TicklessBatchingBolt):
 
 
 def built(cls: Any) -> Any:
-    spout = Component("spout", StubSpout, streams={"default": Stream("default", ("x",))})
+    spout = Component("spout", StubSpout, streams={"default": OutputStream("default", ("x",))})
     graph = Graph("t", {"spout": spout, "bolt": Component("bolt", cls, inputs=(Input("spout", "default"),))})
     engine = Engine(graph, {"spout": {}, "bolt": {}})
     (task,) = engine.bolts
@@ -89,7 +89,7 @@ def test_tuples_can_be_kept() -> None:
     """A tuple that a bolt holds comes back with its fields, though the class of its values is in no module."""
     bolt = built(Plain)
     kind = namedtuple("SplitDefaultTuple", "origin word")
-    kind.__module__ = "downspout.engine.build"
+    kind.__module__ = "downspout.engine.lifecycle"
     bolt.waiting = {"a": Tuple("7", "split", "default", 3, kind(("t", "", 0, 1, ""), "a"))}
     state = save("bolt", bolt, {})
     restore(bolt, state)
@@ -101,7 +101,7 @@ def test_tuples_can_be_kept() -> None:
 
 def test_rows_of_a_state_may_hold_tuples() -> None:
     """What a task holds for a reducer, the values of tuples, comes to the driver as it was."""
-    fields = {"split": Component("split", Bolt, streams={"default": Stream("default", ("attempt", "word"))})}
+    fields = {"split": Component("split", Bolt, streams={"default": OutputStream("default", ("attempt", "word"))})}
     conf = {
         "state.key": ["word"],
         "state.update": "tests.batches.test_state_bolt.longest",

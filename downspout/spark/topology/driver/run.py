@@ -8,11 +8,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from downspout.engine.configuration import configurations
-from downspout.engine.graph import Graph
+from downspout.engine.graph import Graph, require_fields
 from downspout.engine.load import load
-from downspout.engine.required_fields import require_fields
-from downspout.engine.values import Settings, resolve
+from downspout.engine.settings import Settings, configurations, resolve
 from downspout.errors import ConfigError
 from downspout.settings import folders
 from downspout.settings.folders import local_path, of_project_url

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
 
 from downspout.component import Failure
-from downspout.engine.world import error_line
+from downspout.engine.runtime import error_line
 from downspout.errors import USER_ERRORS, DownspoutError, TopologyError
 from downspout.spark.topology.micro_batches import held_of, is_state
 from downspout.spark.topology.plan import Plan

@@ -19,7 +19,7 @@ import pyarrow as pa
 
 from downspout.component import Failure
 from downspout.dead_letters.replayed import PlainRecord
-from downspout.engine.world import error_line
+from downspout.engine.runtime import error_line
 from downspout.errors import USER_ERRORS
 from downspout.kafka.columns import RecordColumns
 from downspout.kafka.port import TopicPartition

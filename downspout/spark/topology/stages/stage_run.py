@@ -7,13 +7,12 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from downspout.engine.build import build_tasks
-from downspout.engine.garbage import calm_gc
-from downspout.engine.graph import Component, Graph, Input, Stream
+from downspout.engine.graph import Component, Graph, Input, OutputStream
+from downspout.engine.lifecycle import build_tasks, calm_gc
 from downspout.engine.loop import Engine
 from downspout.engine.result import counts_of
+from downspout.engine.runtime import Runtime
 from downspout.engine.task import Task
-from downspout.engine.world import World
 from downspout.errors import DownspoutError
 from downspout.sink.sink_bolt import SinkBolt
 from downspout.sink.staged import StagingWriter
@@ -135,11 +134,11 @@ def _graph_of(graph: Graph, stage: Stage, stateful: StatefulTask | None) -> Grap
     keep = {name: component for name, component in keep.items() if name in reached}
     inputs = (Input(INPUT, "default", "global"),)
     keep[stateful.name] = replace(graph.components[stateful.name], par=1, inputs=inputs)
-    keep[INPUT] = Component(INPUT, InputSpout, streams={"default": Stream("default", ("item",))})
+    keep[INPUT] = Component(INPUT, InputSpout, streams={"default": OutputStream("default", ("item",))})
     return part_of(graph, keep, {INPUT, *(reached & emitters)})
 
 
 def whole_topology(plan: Plan) -> dict[tuple[str, int], Task]:
     """Return the tasks of the whole topology by component and index, as the other engines have them; none is built."""
-    tasks = build_tasks(plan.graph, plan.confs, World(), random.Random(0), ackers=1)
+    tasks = build_tasks(plan.graph, plan.confs, Runtime(), random.Random(0), ackers=1)
     return {(task.name, task.index): task for task in tasks}

@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 from downspout.component import Failure
-from downspout.engine.acker import Forest, Tree, attach, trees_of
+from downspout.engine.acker import PendingTrees, Tree, attach, trees_of
 from downspout.engine.bolt_task import BoltTask
 from downspout.engine.spout_task import SpoutTask
 from downspout.origins import rows_of
@@ -111,7 +111,7 @@ class TupleInput(TaskInput):
         return dict(itertools.islice(found.items(), max(0, len(found) - HELD_MAX), None))
 
     @property
-    def _forest(self) -> Forest:
+    def _forest(self) -> PendingTrees:
         assert self.spout is not None
         return self.spout.forest
 

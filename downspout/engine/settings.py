@@ -1,4 +1,4 @@
-"""Which values hold for each component of a graph, and where they come from."""
+"""Which values hold for each component of a graph, where they come from, and the configurations of a run."""
 
 from __future__ import annotations
 
@@ -8,13 +8,16 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from downspout.engine.graph import Component, Graph, nearest
+from downspout.clock import SYSTEM_CLOCK, Clock
+from downspout.engine.graph import Component, Graph, nearest, topology_id
 from downspout.errors import ConfigError
+from downspout.kafka.clusters import Access, access_of
 from downspout.protocols import emits_chunks, scopes_of
 from downspout.settings import layers
 from downspout.settings.layers import FILE_NAME, Layer, Resolved, client_value
-from downspout.settings.table import SETTINGS, check_known, parse_scope
+from downspout.settings.table import CLIENT_PREFIX, SETTINGS, check_known, parse_scope
 from downspout.spout.emit_modes import why_records
+from downspout.spout.settings import dead_letter_topic
 from downspout.wire.chunk_readers import Part, records_by_readers
 
 STORM_DEFAULTS: Mapping[str, Any] = {
@@ -27,13 +30,17 @@ STORM_DEFAULTS: Mapping[str, Any] = {
 }
 """What Storm's own defaults.yaml says, for the keys that the engine knows."""
 
+
 WHOLE_RUN = frozenset((
     "run.drain_s", "run.for_s", "run.records", "run.redeploy", "run.seed", "run.stuck_s", "run.worker_restarts_max",
     "run.workers",
 ))  # fmt: skip
 """Settings of a run as a whole: for one component they would have no effect."""
 
+
 EMIT = "kafka.emit"
+
+
 POLL_BUDGET_MS = 200  # How long all Kafka spouts together may wait for records in one round of the engine
 
 
@@ -190,3 +197,31 @@ def _why_records(parts: Mapping[str, Part], name: str, values: Mapping[str, Any]
 def _typed(layer: Layer) -> Layer:
     """Read values of keys that are not in our table (Storm's) as JSON where they are, so that 30 is a number."""
     return Layer(layer.name, {k: v if k in SETTINGS else client_value(k, v) for k, v in layer.values.items()})
+
+
+def dead_letter_topics(graph: Graph, settings: Settings) -> dict[str, str]:
+    """Return the dead-letter topic of each Kafka spout, and of each bolt that writes dead letters, by its name."""
+    found = {}
+    for name, component in graph.components.items():
+        if reads(component, "kafka"):
+            values = parse_scope(settings.components[name].values, "kafka")
+            found[name] = dead_letter_topic(values, values["group"] or graph.name)
+    return found
+
+
+def configurations(graph: Graph, settings: Settings, clock: Clock = SYSTEM_CLOCK) -> dict[str, dict[str, Any]]:
+    """Return each component's configuration with what only the engine knows: name, id, and where the broker is."""
+    confs = settings.confs()
+    storm_id = topology_id(graph.name, redeploy=bool(settings.run.values["run.redeploy"]), clock=clock)
+    found: dict[str, Access] = {}
+    for name, conf in confs.items():
+        conf["topology.name"] = graph.name
+        conf["storm.id"] = storm_id
+        if reads(graph.components[name], "kafka"):
+            given = conf["kafka.bootstrap"]
+            if given not in found:  # a broker is asked once, however many components name it
+                found[given] = access_of(given)
+            conf["kafka.bootstrap"], own = found[given]
+            for property_name, value in own.items():
+                conf.setdefault(CLIENT_PREFIX + property_name, value)
+    return confs

@@ -1,30 +1,41 @@
-"""Many tuples by one call: what our own components hand over and take together.
+"""Many tuples by one call, and chunks: what our own components and the engine hand to each other in bulk.
 
-Nothing is coarser for it. Each tuple has its id, its tree, its ack, its timeout. What is saved are calls, which in
-Python cost more than all that is done in them. The engine calls ``process_many`` of a bolt and ``ack_many`` of a spout;
-a component calls ``emit_many`` and ``ack_many`` of its engine (:mod:`downspout.protocols`).
+**Many tuples.** Each tuple keeps its id, its tree, its ack and its timeout; only calls are saved, which in Python cost
+more than the work done in them. The engine calls ``process_many`` of a bolt and ``ack_many`` of a spout; a component
+calls ``emit_many`` and ``ack_many`` of its engine (:mod:`downspout.protocols`). A component that has changed the method
+for one tuple is called for each one: a subclass that overrides ``process`` and not ``process_many``, or a test that
+puts its own ``emit`` into the component.
 
-A component that has changed the method for one is called for each one: a subclass that overrides ``process`` and not
-``process_many``, a test that puts its own ``emit`` into the component.
+**Chunks.** A chunk is a ``pyarrow.RecordBatch`` with the fields of its stream as columns. It is passed on without a
+copy; only a fields grouping with several tasks splits it, by the hash that decides for records. A bolt takes chunks if
+its class has ``process_chunk(tup)`` and leaves to pystorm how tuples are read; ``tup.values`` is the RecordBatch. For
+any other bolt each record becomes a tuple, anchored like the chunk itself: the chunk is done when all its records are.
 """
 
 from __future__ import annotations
 
+import itertools
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import islice, repeat
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
 from pystorm.component import Tuple
 
-from downspout.engine.acker import Forest, Held, Tree, new_tree, settle_many
-from downspout.errors import USER_ERRORS, UserError
-
-if TYPE_CHECKING:
-    from downspout.engine.task import Outlet
-    from downspout.engine.world import World
+from downspout.engine import acker
+from downspout.engine.acker import Held, PendingTrees, Tree, new_tree, settle_many
+from downspout.engine.groupings import Route
+from downspout.engine.runtime import Runtime
+from downspout.engine.task import Spread, StreamTargets, Target, Task
+from downspout.errors import USER_ERRORS, TopologyError, UserError
+from downspout.origins import rows_of, values_of
 
 MANY_MAX = 512  # Tuples that a bolt gets at once
+
+
 _new = tuple.__new__
 
 
@@ -37,11 +48,11 @@ class Many(Protocol):
     emitted: int
 
     @property
-    def world(self) -> World:
+    def world(self) -> Runtime:
         """What all tasks share."""
 
     @property
-    def outlets(self) -> Mapping[str | None, Outlet]:
+    def outlets(self) -> Mapping[str | None, StreamTargets]:
         """Its streams, the default one under None too."""
 
 
@@ -73,7 +84,7 @@ class ManySpout(Many, Protocol):
     stamp: float | None
 
     @property
-    def forest(self) -> Forest:
+    def forest(self) -> PendingTrees:
         """Its open trees."""
 
     def stamped(self) -> float:
@@ -189,7 +200,7 @@ def _fit(rows: Sequence[Sequence[Any]], size: int) -> bool:
     return set(map(len, rows)) == {size}
 
 
-def _deliver(task: Many, outlet: Outlet, rows: Sequence[Sequence[Any]], trees: Sequence[Any]) -> None:
+def _deliver(task: Many, outlet: StreamTargets, rows: Sequence[Sequence[Any]], trees: Sequence[Any]) -> None:
     """Put a tuple per row, each of its tree, into the queue of a stream's only reader, by whole columns in C."""
     name, task_id, observer, count = task.name, task.task_id, task.world.observer, len(rows)
     ((_, held, _, put_many),) = outlet.fixed
@@ -204,3 +215,76 @@ def _deliver(task: Many, outlet: Outlet, rows: Sequence[Sequence[Any]], trees: S
     if observer is not None:
         for tuple_id, value in zip(ids, values, strict=True):
             observer.on_emit(task, outlet.stream, value, [tuple_id])
+
+
+RecordBatch: Any = pa.RecordBatch
+
+
+def deliver(
+    task: Task, outlet: StreamTargets, batch: Any, root: acker.Root | None, direct_task: int | None
+) -> list[int]:
+    """Put a chunk into the queues of the stream's readers; return the tasks that got any of it."""
+    fields = outlet.kind._fields
+    if tuple(batch.schema.names) != fields:
+        raise TopologyError(
+            f"{task.place} emits a chunk with the columns {', '.join(batch.schema.names)} to stream {outlet.stream!r}, "
+            f"whose fields are {', '.join(fields)}",
+            cure="batch.select([…]) with the stream's fields, in their order",
+        )
+    world = task.world
+    task.emitted += batch.num_rows
+    observed, reached = [], []
+    for target, part in _parts(task, outlet, batch, direct_task):
+        if not part.num_rows:
+            continue
+        task_id, held, put, _ = target
+        reached.append(task_id)
+        if (taker := world.takes_chunks.get(task_id)) is not None:
+            taker.has_chunks = True
+        for values in (part,) if taker is not None else map(outlet.kind._make, rows_of(part)):
+            if root is None:
+                tuple_id = world.next_untracked()
+            else:
+                tuple_id = world.next_id()
+                acker.attach(held, tuple_id, root)
+            observed.append(tuple_id)
+            put(_new(Tuple, (tuple_id, task.name, outlet.stream, task.task_id, values)))
+    if world.observer is not None:
+        world.observer.on_emit(task, outlet.stream, batch, observed)
+    return reached
+
+
+def _parts(task: Task, outlet: StreamTargets, batch: Any, direct_task: int | None) -> Iterable[tuple[Target, Any]]:
+    if direct_task is not None:
+        return [(target, batch) for target in task.direct_targets(outlet, direct_task)]
+    if outlet.is_direct:
+        raise task.wrong_emit(outlet, outlet.stream, ())
+    return [item for spread in outlet.spreads for item in spread(batch)]
+
+
+def make_spread(grouping: str, targets: Sequence[Target], indexes: Sequence[int], route: Route[Target]) -> Spread:
+    """Return the function that divides a chunk among tasks: by a fields grouping by its records, else whole."""
+    if grouping != "fields" or len(targets) == 1:
+        return lambda batch: [(target, batch) for target in route(())]
+    numbers = {target[0]: number for number, target in enumerate(targets)}
+
+    def spread(batch: Any) -> Iterable[tuple[Target, Any]]:
+        wanted = _task_numbers(batch, indexes, lambda values: numbers[route(values)[0][0]])
+        return [(target, batch.filter(pa.array(wanted == number))) for number, target in enumerate(targets)]
+
+    return spread
+
+
+def _task_numbers(batch: Any, indexes: Sequence[int], number_of: Callable[[tuple[Any, ...]], int]) -> NDArray[np.int64]:
+    """Return the number of each record's task; of a key that is one column, each value is looked up once."""
+    column = batch.column(indexes[0])
+    if len(indexes) > 1 or pa.types.is_nested(column.type) or pa.types.is_dictionary(column.type):
+        columns = [
+            values_of(column) if index in indexes else itertools.repeat(None)
+            for index, column in enumerate(batch.columns)
+        ]
+        return np.array([number_of(values) for values in zip(*columns, strict=False)])
+    encoded, before = column.dictionary_encode(null_encoding="encode"), (None,) * indexes[0]
+    found = np.array([number_of((*before, value)) for value in values_of(encoded.dictionary)])
+    picked: NDArray[np.int64] = found[encoded.indices.to_numpy()]
+    return picked
