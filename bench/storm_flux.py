@@ -20,7 +20,7 @@ from bench.harness import BenchError
 from downspout.storm import node_files
 from downspout.storm.node import StormNode
 from downspout.system import jars
-from downspout.wire.streams import CHUNKS
+from downspout.wire import CHUNKS
 
 TOPIC = "bench-storm"
 PENDING = 5_000

@@ -11,7 +11,7 @@ import orjson
 import streamparse
 from kafka import KafkaConsumer
 
-from downspout.wire import Wired
+from downspout.wire import MultilangComponent
 
 FIELDS = ["topic", "partition", "offset", "key", "value"]
 """What Storm's own KafkaSpout emits by default, too."""
@@ -77,7 +77,7 @@ class StockBolt(streamparse.Bolt):
         self.notes.flush()
 
 
-class WireBolt(Wired, StockBolt):
+class WireBolt(MultilangComponent, StockBolt):
     """The same on our wire."""
 
 

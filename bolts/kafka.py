@@ -45,7 +45,7 @@ from downspout.settings.import_path import load
 from downspout.settings.options import ProduceOptions
 from downspout.settings.secrets import with_secrets
 from downspout.settings.table import component_config, parse_scope
-from downspout.wire.transacting import TRANSACTIONS
+from downspout.wire.streams import TRANSACTIONS
 
 EXIT_S_MAX = 2.0  # How long a flush may take when Storm ends the process: 2.5 s later it is killed
 QUIET_S = 0.002
@@ -129,7 +129,7 @@ class KafkaBolt(Bolt):
             producer = self._cluster.producer(client=self._client, partitioner=settings["partitioner"])
             self._sending = self._sender(Sending, producer)
         if self.on_wire:
-            self.serializer.pipe.idle = self._rest
+            self.serializer.pipe.idle = self._on_idle
 
     def _sender(self, kind: type[Sends], producer: Any) -> Sends:
         settings = self._settings
@@ -342,7 +342,7 @@ class KafkaBolt(Bolt):
         """Send what has lingered for ``linger_ms``, and ack what is written."""
         self._sending.collect()
 
-    def _rest(self) -> None:
+    def _on_idle(self) -> None:
         """On Storm, while nothing is there to be read: ack as answers come in."""
         sending, pipe = self._sending, self.serializer.pipe
         sending.collect()

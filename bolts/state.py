@@ -50,7 +50,7 @@ from downspout.offsets.stores.database import PassesError
 from downspout.settings.folders import of_project_url
 from downspout.settings.secrets import with_secrets
 from downspout.settings.table import SETTINGS, component_config, parse_scope
-from downspout.wire.transacting import config_of
+from downspout.wire.streams import config_of
 
 logger = logging.getLogger("downspout.batches")
 

@@ -11,10 +11,9 @@ from streamparse.dsl.bolt import ShellBoltSpec
 from downspout.clock import SYSTEM_CLOCK, Clock
 from downspout.protocols import BoltEngine, Failure
 from downspout.settings.table import component_config
-from downspout.wire import Wired
-from downspout.wire.flushing import FLUSH
+from downspout.wire import MultilangComponent
 from downspout.wire.specs import OF_SPOUT, RUN, SINKS, WHY_RECORDS, BoltSpec
-from downspout.wire.transacting import TRANSACTIONS
+from downspout.wire.streams import FLUSH, TRANSACTIONS
 
 __all__ = ["FLUSH", "OF_SPOUT", "RUN", "SINKS", "WHY_RECORDS", "Bolt", "Failure", "input_fields", "task_number"]
 
@@ -57,7 +56,7 @@ def task_number(context: Mapping[str, Any]) -> tuple[int, int]:
     return (tasks.index(task), len(tasks)) if task in tasks else (0, 1)
 
 
-class Bolt(Wired, streamparse.Bolt):
+class Bolt(MultilangComponent, streamparse.Bolt):
     """Base of the project's bolts: a streamparse bolt on our wire that goes on after a bad tuple.
 
     streamparse's default ends the process when ``process`` raises, which on Storm restarts a worker for one bad

@@ -96,10 +96,10 @@ class SpoutOffers(ComponentOffers, Protocol):
     def waits_for_acks(self) -> bool:
         """Return whether it emits nothing until what is out is acked; then bolts drain.
 
-        On Storm the spout asks the bolts itself (``downspout.wire.flushing``).
+        On Storm the spout asks the bolts itself (``downspout.wire.streams``).
         """
 
-    def attend(self) -> None:
+    def run_timers(self) -> None:
         """Look at your timers: ``next_tuple`` is not called, since enough is out or the spout rests."""
 
     def finish(self) -> bool:

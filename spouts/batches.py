@@ -42,11 +42,11 @@ from downspout.protocols import Failure, SpoutEngine
 from downspout.settings.table import SETTINGS, component_config, parse_scope
 from downspout.spout.services import FlushRequests
 from downspout.spout.tuples import rows_maker, tuple_maker
-from downspout.wire import Wired
+from downspout.wire import MultilangComponent
 from downspout.wire.specs import SpoutSpec
 
 
-class BatchCoordinator(Wired, streamparse.Spout):
+class BatchCoordinator(MultilangComponent, streamparse.Spout):
     """Says which batches begin, and commits them one after the other. It has one task."""
 
     outputs: ClassVar[list[Stream]] = [Stream(list(FIELDS[stream]), name=stream) for stream in CONTROL]
@@ -98,7 +98,7 @@ class BatchCoordinator(Wired, streamparse.Spout):
         if self._flush_requests is not None:
             self._flush_requests.look(now, self.waits_for_acks)
 
-    def attend(self) -> None:
+    def run_timers(self) -> None:
         """Do what is due while the engine does not ask for tuples."""
         assert self._batches is not None
         self._batches.turn(self._now(), begins=False)
@@ -143,7 +143,7 @@ class BatchCoordinator(Wired, streamparse.Spout):
 
     def finish(self) -> bool:
         """Return whether what is due is done."""
-        self.attend()
+        self.run_timers()
         return self._batches is None or self._batches.is_idle
 
     def report(self) -> Mapping[str, float]:

@@ -49,10 +49,10 @@ from downspout.spout.session import GroupSession, SessionState
 from downspout.spout.settings import data_streams, lag_config
 from downspout.spout.transactions import SpoutTransactions, TransactionDeadLetters
 from downspout.spout.tuples import streams
-from downspout.wire import Outlet, Wired, WireError
-from downspout.wire.kryo import KRYO
+from downspout.wire import MultilangComponent, Outlet, WireError
 from downspout.wire.specs import SpoutSpec
-from downspout.wire.transacting import TRANSACTIONS
+from downspout.wire.streams import TRANSACTIONS
+from downspout.wire.values import KRYO
 
 if TYPE_CHECKING:
     from downspout.spout.tracing import Tracing
@@ -63,7 +63,7 @@ COMMIT_LOOK_S = 0.05  # How long deactivate and close wait after a commit that f
 UNATTENDED_MS = 1_000  # So long after the last next_tuple (max spout pending is reached), acks look at the timers
 
 
-class KafkaSpout(Wired, streamparse.Spout):
+class KafkaSpout(MultilangComponent, streamparse.Spout):
     """Emits the records of Kafka topics. ``downspout settings kafka`` lists its settings.
 
     >>> spec = KafkaSpout.spec(topics=["orders"], fields=["key", "value", "origin"])
@@ -297,7 +297,7 @@ class KafkaSpout(Wired, streamparse.Spout):
             self._stalls.look(session, now, self._next_at, self.whereabouts)
         session.reader.stay_alive(now)
 
-    def attend(self) -> None:
+    def run_timers(self) -> None:
         """Look at the timers while the engine does not ask for tuples."""
         now = self._now()
         if self._active:
@@ -306,10 +306,10 @@ class KafkaSpout(Wired, streamparse.Spout):
             self._next_at = now
             self._between_turns()
 
-    def _rest(self) -> None:
+    def _on_idle(self) -> None:
         """Called by the wire while Storm is silent: Storm does not call a spout that is deactivated."""
         while self._session is not None and self.serializer.pipe.is_quiet(UNATTENDED_MS / 1000):
-            self.attend()
+            self.run_timers()
 
     @property
     def retries_failed(self) -> bool:
@@ -445,7 +445,7 @@ class KafkaSpout(Wired, streamparse.Spout):
         else:
             self._insist(session.commit, now)
         if self.on_wire:
-            self.serializer.pipe.idle = self._rest
+            self.serializer.pipe.idle = self._on_idle
 
     def close(self) -> None:
         """Commit what is done and leave the group."""

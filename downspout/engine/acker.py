@@ -53,11 +53,7 @@ class Tree:
 
 new_tree: Callable[[type[Tree]], Tree] = object.__new__
 """Makes a tree whose attributes the hot path sets itself: a call of ``__init__`` would be a tenth of a hop."""
-
-
 Root = Tree | tuple[Tree, ...]
-
-
 Held = dict[str, Root]
 
 
@@ -238,8 +234,6 @@ def _is_over(root: Root) -> bool:
 
 
 SAMPLES_MAX = 20_000
-
-
 SKETCH = 200  # The number of equal shares into which a sketch divides what was measured
 
 
@@ -279,11 +273,7 @@ def _quantiles(sketches: Sequence[Sketch], wanted: Sequence[float]) -> list[floa
 
 
 GROWTH = 1.02  # Each bucket of a histogram is this much wider than the one below
-
-
 _PER_E_FOLD = 1 / math.log(GROWTH)
-
-
 SHORTEST_S = 1e-6
 
 

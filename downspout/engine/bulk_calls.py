@@ -34,8 +34,6 @@ from downspout.errors import USER_ERRORS, TopologyError, UserError
 from downspout.origins import rows_of, values_of
 
 MANY_MAX = 512  # Tuples that a bolt gets at once
-
-
 _new = tuple.__new__
 
 

@@ -24,10 +24,9 @@ from downspout.protocols import scopes_of, takes_chunks, wrong_stateful_keys
 from downspout.settings.storm_keys import meant
 from downspout.settings.table import SETTINGS, parse_scope
 from downspout.spout.settings import dead_letter_topic, is_named
-from downspout.wire import Wired
-from downspout.wire.chunk_readers import has_types
-from downspout.wire.streams import is_blind
-from downspout.wire.transacting import KEY, TRANSACTIONS
+from downspout.wire import MultilangComponent
+from downspout.wire.specs import has_types
+from downspout.wire.streams import KEY, TRANSACTIONS, is_blind
 
 
 def findings(graph: Graph, settings: Settings) -> Iterator[Finding]:
@@ -185,7 +184,7 @@ def _finding(source: Component, stream: str, guilty: dict[str, str], others: lis
 def _emits_chunks(component: Component, settings: Settings, whole: set[tuple[str, str]]) -> bool:
     """Return whether chunks leave a component on our wire, on those of its streams that can carry them."""
     conf = settings.components[component.name].values
-    if not issubclass(component.cls, Wired):
+    if not issubclass(component.cls, MultilangComponent):
         return False
     if component.is_spout:
         # What is chosen by itself (auto) promises nothing that Storm would not keep.
@@ -198,7 +197,7 @@ def _emits_chunks(component: Component, settings: Settings, whole: set[tuple[str
 
 def _why_records(reader: Component, given: Input) -> str:
     """Return why chunks are taken apart for this reader's sake; empty: they are not."""
-    if not issubclass(reader.cls, Wired):
+    if not issubclass(reader.cls, MultilangComponent):
         return f"({reader.cls.__name__}) is not one of our bolts and would take a chunk for text"
     grouping = "fields" if given.grouping == "global" else given.grouping  # Storm has no word of its own for global
     if is_blind({"type": grouping, "fields": given.fields}, reader.par):

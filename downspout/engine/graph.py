@@ -30,12 +30,10 @@ from downspout.component import FLUSH
 from downspout.errors import ConfigError, TopologyError
 from downspout.settings import folders
 from downspout.system.files import sync_folder
-from downspout.wire.transacting import TRANSACTIONS
+from downspout.wire.streams import TRANSACTIONS
 
 GROUPINGS = ("shuffle", "fields", "all", "global", "none", "direct", "local_or_shuffle")
 """The groupings that run without Java, as Storm names them."""
-
-
 LOCAL_STAGES = ("local", "dev", "development", "default")
 """Which entry of a ``par`` given per environment holds here, in order; where there is none of them, the smallest."""
 

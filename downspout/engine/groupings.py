@@ -26,9 +26,7 @@ from typing import Any, TypeVar
 
 T = TypeVar("T")
 Route = Callable[[tuple[Any, ...]], Sequence[T]]
-
 CACHE_MAX = 65_536  # Keys of a fields grouping whose task is cached; with one more, the cache is emptied
-
 _MASK = (1 << 61) - 1
 _ADDRESS_REPR: Any = object.__repr__
 

@@ -255,21 +255,11 @@ def _short(file: str) -> str:
 
 
 _CHECKOUT = Path(__file__).resolve().parents[2]
-
-
 _OUR_PARTS = tuple(str(_CHECKOUT / part) + os.sep for part in ("spouts", "bolts"))
 """Where ours stand in a checkout, and perhaps the user's own: what refuses a setting there is not where it was made."""
-
-
 _OUR_OWN = (str(Path(__file__).parents[1]) + os.sep, os.path.dirname(os.__file__) + os.sep)
-
-
 _DSL = os.path.dirname(streamparse.dsl.__file__) + os.sep
-
-
 TEXT_MAX = 200
-
-
 _CURES = {
     "_sanitize_par": "par=1, or a larger whole number",
     "_sanitize_inputs": "a list of components, such as inputs=[words], or groupings by component, such as "

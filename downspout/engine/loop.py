@@ -351,7 +351,7 @@ class Engine:
                 worked = True
         is_busy = self._has_queued() or not self.active or self._waits()
         for spout in self.spouts:
-            spout.attend(is_busy)
+            spout.run_timers(is_busy)
         worked = self._expire(now) or worked
         if self.view is not None:
             self.view.update(self)

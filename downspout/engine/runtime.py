@@ -41,27 +41,13 @@ from downspout.formatting import counted
 from downspout.protocols import Failure
 
 _HEAD = "Traceback (most recent call last):\n"
-
-
 _BECAUSE = "\nThe above exception was the direct cause of the following exception:\n\n"
-
-
 _MEANWHILE = "\nDuring handling of the above exception, another exception occurred:\n\n"
-
-
 _HELPFUL = (SyntaxError, NameError, AttributeError, ImportError)
 """Errors of which Python may print more than the message: a place, or what could have been meant."""
-
-
 _PLAIN = frozenset(("builtins", "__main__"))
-
-
 WAYS_MAX = 256  # Ways through the code that are remembered; with one more, all are forgotten
-
-
 DEPTH_MAX = 100  # A way through more frames than that (a recursion) is not remembered
-
-
 _Way = tuple[tuple[CodeType, int], ...]
 
 
@@ -139,12 +125,8 @@ def _way(trace: TracebackType) -> _Way:
 
 ROW_MAX = 100
 """First attempts in a row that a bolt which has worked before may raise on: a bad batch of a producer is shorter."""
-
-
 TRIED_MAX = 100_000
 """Spout tuples that are remembered; with one more, the oldest is forgotten, and its retry counts as a first attempt."""
-
-
 REPORT_EVERY_S = 60.0
 
 
@@ -256,11 +238,7 @@ def _is_hashable(value: object) -> bool:
 
 
 UNTRACKED = "u"  # First letter of the ids of tuples that belong to no tree
-
-
 TICK = "tick"  # The id of tick tuples
-
-
 STACK_CHARS_MAX = 8_000  # Of a traceback, its end is kept
 
 

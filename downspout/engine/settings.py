@@ -18,7 +18,7 @@ from downspout.settings.layers import FILE_NAME, Layer, Resolved, client_value
 from downspout.settings.table import CLIENT_PREFIX, SETTINGS, check_known, parse_scope
 from downspout.spout.emit_modes import why_records
 from downspout.spout.settings import dead_letter_topic
-from downspout.wire.chunk_readers import Part, records_by_readers
+from downspout.wire.specs import Part, records_by_readers
 
 STORM_DEFAULTS: Mapping[str, Any] = {
     "topology.message.timeout.secs": 30,
@@ -29,18 +29,12 @@ STORM_DEFAULTS: Mapping[str, Any] = {
     "topology.debug": False,
 }
 """What Storm's own defaults.yaml says, for the keys that the engine knows."""
-
-
 WHOLE_RUN = frozenset((
     "run.drain_s", "run.for_s", "run.records", "run.redeploy", "run.seed", "run.stuck_s", "run.worker_restarts_max",
     "run.workers",
 ))  # fmt: skip
 """Settings of a run as a whole: for one component they would have no effect."""
-
-
 EMIT = "kafka.emit"
-
-
 POLL_BUDGET_MS = 200  # How long all Kafka spouts together may wait for records in one round of the engine
 
 

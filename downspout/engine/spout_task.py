@@ -46,7 +46,7 @@ class SpoutTask(Task):
         if not self.overrides("emit", "send_message"):
             spout.emit = self._emit
         self._waits = offered(spout, SpoutOffers.waits_for_acks)
-        self._attend = offered(spout, SpoutOffers.attend)
+        self._run_timers = offered(spout, SpoutOffers.run_timers)
         self._finish = offered(spout, SpoutOffers.finish)
         self.record_at = offered(spout, SpoutOffers.record_at)
         self._direct = not self.overrides(*_READING)
@@ -110,10 +110,10 @@ class SpoutTask(Task):
         self._call("next_tuple", "next")
         return self.emitted != before
 
-    def attend(self, is_busy: bool) -> None:
+    def run_timers(self, is_busy: bool) -> None:
         """Let the spout look at its timers while it is not asked for tuples: enough is out, or bolts are busy."""
-        if self._attend is not None and (is_busy or not self.may_emit):
-            self._ask("attend")
+        if self._run_timers is not None and (is_busy or not self.may_emit):
+            self._ask("run_timers")
 
     def finish(self) -> bool:
         """Return whether the spout has nothing left to commit."""

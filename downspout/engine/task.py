@@ -43,7 +43,6 @@ from downspout.protocols import BoltEngine, ComponentOffers, Failure, SpoutEngin
 
 Target = tuple[int, Held, Callable[[Any], None], Callable[[Iterable[Any]], None]]
 """A task that can be sent to: its id, its map of unsettled tuples, and ``append`` and ``extend`` of its queue."""
-
 Spread = Callable[[Any], Iterable[tuple[Target, Any]]]
 """From a chunk to a subscriber's tasks, and what of it each of them gets."""
 

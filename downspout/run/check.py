@@ -21,7 +21,7 @@ from downspout.sink import findings as sink_findings
 from downspout.spout.findings import findings as spout_findings
 from downspout.spout.settings import UI_KEYS
 from downspout.sql import findings as sql_findings
-from downspout.wire.kryo import KRYO
+from downspout.wire.values import KRYO
 
 __all__ = ["Finding", "findings", "resolve", "values_of", "values_table"]
 

@@ -74,8 +74,6 @@ class RebalanceListener:
 
 
 SAME_TOPICS_MS = 2_000  # How often the topics' ids are asked for, to see whether one was created again
-
-
 Committed = Mapping[TopicPartition, OffsetAndMetadata | None]
 
 

@@ -53,8 +53,6 @@ if TYPE_CHECKING:
 
 
 PLACES_MAX = 3
-
-
 MaybeCommits = Mapping[TopicPartition, OffsetAndMetadata | None]
 
 

@@ -26,12 +26,8 @@ from downspout.spout.settings import Identity, MetadataLimit
 
 Due = dict[TopicPartition, tuple[Partition, int, str, Isolation]]
 """What is to be committed: offset and metadata of each partition, and the isolation that these hold."""
-
-
 Heard = Callable[[Mapping[TopicPartition, int], KafkaError | None], None]
 """Hears which offsets a commit was for, and how it ended."""
-
-
 _LOG = logging.getLogger("downspout.spout")
 
 

@@ -157,14 +157,8 @@ def _offset(record: Record) -> int:
 
 
 RECORDS_MAX = 1_000  # Single records that one partition holds
-
-
 RECORD_BYTES_MAX = 8 * 1024 * 1024  # Their keys and values; a single larger record is held all the same
-
-
 HELD_BACK_MAX = 4  # A slice that takes up to so many times its own size is kept as it is
-
-
 SMALL = 64 * 1024  # So many bytes more do not matter
 
 

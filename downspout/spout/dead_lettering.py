@@ -44,25 +44,14 @@ from downspout.spout.partition import LastFailure, Partition
 from downspout.spout.ports import Hooks, SpoutMetrics
 
 WRITE_MS_MAX = 1_000  # Dead letters are sent for at most so long (and one batch more) in one call of ``next_tuple``
-
-
 FINISH_S = 0.5  # How long a spout that stops waits for dead letters; its commit may take 4 s, and no call more than 5
-
 
 # A busy spout sends its dead letters when they are this many, or when the first of them has waited this long: each
 # batch costs a request, which takes as long to make as a hundred dead letters.
 BATCH_WORTH = 250
-
-
 LINGER_MS = 250
-
-
 BATCH_RECORDS = 500
-
-
 BATCH_BYTES = 4 * 1024 * 1024  # Dead letters sent together: at most this number, or this many bytes and one more
-
-
 NO_ROOM_MS = 1_000  # When there is no room to hold a record, it is read again after so long
 
 

@@ -20,14 +20,10 @@ from downspout.spout.tuples import rows_maker, translator_of, tuple_maker
 
 COLUMN_FORMATS = ("utf8", "bytes")
 """The formats of keys and values that have a column of one type."""
-
-
 GATHER_BYTES, GATHER_MS = 512 * 1024, 125
 """How much a broker gathers for a fetch of chunks, and how long it waits for that at most. A chunk costs 1 to 2 ms
 whatever it holds: with 128 KiB, a stream of 20,000 records/s came in 27 fetches a second of four chunks each, at twice
 the cost of eight fetches. A spout that lags, or a faster stream, never waits."""
-
-
 FETCH_BYTES_MAX = {"max_partition_fetch_bytes": 1024 * 1024, "fetch_max_bytes": 50 * 1024 * 1024}
 """The limits of a fetch, and the client's defaults."""
 
@@ -131,8 +127,6 @@ class ChunkMode(RecordMode):
 
 
 RECORDS, CHUNKS = RecordMode(), ChunkMode()
-
-
 MODES: dict[str, EmitMode] = {mode.name: mode for mode in (RECORDS, CHUNKS)}
 
 

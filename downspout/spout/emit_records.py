@@ -28,11 +28,7 @@ if TYPE_CHECKING:
 
 
 EmitMany = Callable[[Iterable[Any], Iterable[str]], None]
-
-
 RUN_MAX = 512  # Records that are looked at together
-
-
 _OFFSET, _VALUE = attrgetter("offset"), attrgetter("value")
 
 

@@ -40,7 +40,7 @@ from downspout.spout.settings import (
     retries_of,
 )
 from downspout.spout.tuples import check_translators, translator_of
-from downspout.wire.transacting import TRANSACTIONS
+from downspout.wire.streams import TRANSACTIONS
 
 DECIDED = {
     "enable_auto_commit": "kafka.guarantee",
@@ -54,8 +54,6 @@ DECIDED = {
     "value_deserializer": "kafka.value_format",
 }
 """Properties of the client, and the setting of ours that decides each."""
-
-
 POLL_INTERVAL_MS = 300_000
 """The client's ``max_poll_interval_ms``, unless it is given: who polls less often is thrown out of the group."""
 

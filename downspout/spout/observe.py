@@ -225,14 +225,8 @@ def _ends(session: GroupSession) -> dict[Partition, int]:
 
 
 LOOK_MS = 1_000  # How often partitions are looked at
-
-
 IN_VAIN = 3  # A partition that was polled alone so often, and nothing came, does not wait for the others
-
-
 FASTER = "faster bolts, or more of them (downspout run --workers; on Storm: par)"
-
-
 Whereabouts = Callable[[str], str]
 
 

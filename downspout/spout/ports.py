@@ -109,8 +109,6 @@ class StoreContext:
 
 Opener = Callable[[str, StoreContext], OffsetStore]
 """Opens the store at a URL."""
-
-
 KAFKA = "kafka"
 """``kafka.offset_store``: the offsets are those of the group in Kafka, and no store is opened."""
 

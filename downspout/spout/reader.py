@@ -18,29 +18,17 @@ from downspout.spout.ports import SpoutMetrics
 BUSY_POLL_MS = 10
 """Longest wait in a poll while something else may come: acks of tuples that are out, which need this thread, or word of
 dead letters; or while a bounded run has nothing left to read. An engine that knows when acks may come says so."""
-
-
 IDLE_FACTOR = 5
 """So many times longer than else a poll may wait where nothing is out and the engine has nothing else to do."""
-
-
 JOIN_POLL_MS = 100
 """Longest wait in a poll that is for a rebalance alone: once that is over, the rest of it would be idle."""
-
-
 TURN_MS = 1_000  # A partition that has had no records for so long, although there are some, is polled alone
-
-
 TURNS_APART_MS = 100
 """Such polls are at least so far apart: they fetch for one partition, and wait in vain where there is no leader."""
-
-
 BEGINNINGS_MS = 60_000
 """How often it is looked where logs begin, and how old the first record there is, of partitions that are behind."""
 ALIVE_MS = 60_000
 """After so long without a poll, one with all partitions paused keeps the membership (the client allows 300 s)."""
-
-
 PROGRESS_MS = 250  # After a death, what gets through is committed so often
 
 

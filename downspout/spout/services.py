@@ -11,11 +11,9 @@ from downspout.spout.dead_lettering import DeadLettering
 from downspout.spout.ports import Hooks, SpoutMetrics
 from downspout.spout.settings import Setup
 from downspout.spout.transactions import SpoutTransactions
-from downspout.wire.flushing import FLUSH, FLUSH_S
+from downspout.wire.streams import FLUSH, FLUSH_S
 
 FIRST_COMMIT_DELAY_MS = 500  # The reference's first commit comes this much later than one period
-
-
 TURN_MS_MAX = 900
 """A turn that has taken so long asks the broker nothing more: one question may take 4 s, and no call more than 5 s."""
 
@@ -89,8 +87,6 @@ class Timer:
 
 
 LOOK_MS = 100  # How often it is seen whether the sinks should flush
-
-
 REPEAT_MS = 1_000  # How often they are asked, while they should; a request holds for FLUSH_S
 
 

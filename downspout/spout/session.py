@@ -49,8 +49,6 @@ TRANSITIONS = {
     SessionState.HANDED_OVER: {SessionState.JOINING, SessionState.LEFT},
     SessionState.LEFT: frozenset[SessionState](),
 }
-
-
 HANDING_OVER = (SessionState.DRAINING, SessionState.HANDED_OVER)
 
 

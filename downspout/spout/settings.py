@@ -34,8 +34,7 @@ from downspout.ledger.metadata import BYTES_MAX
 from downspout.ledger.retry_schedule import FOR_EVER, Backoff, RetryPolicy
 from downspout.settings.import_path import load
 from downspout.spout.partition import RENEW_MS, Makers
-from downspout.wire.flushing import FLUSH
-from downspout.wire.transacting import TRANSACTIONS
+from downspout.wire.streams import FLUSH, TRANSACTIONS
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,14 +65,8 @@ GUARANTEES = {
     "NO_GUARANTEE": Guarantee(on_timer=True, waits=False),
     "AUTO_COMMIT": Guarantee(by_client=True),
 }
-
-
 NAME_MAX = 100  # characters of a topology or component in the name of a static member: Kafka takes 249 in all
-
-
 INSTANCE = re.compile(r"([A-Za-z0-9_-]+)\.[A-Za-z_][A-Za-z0-9_-]*\.\d+\.\d+")
-
-
 UI_KEYS = ("config.topics", "config.groupid", "config.bootstrap.servers")
 """What Storm's UI looks for in a spout's configuration; nothing else reads it."""
 
@@ -260,8 +253,6 @@ def is_named(settings: Mapping[str, Any], topic: str) -> bool:
 
 
 ENTRY = re.compile(r"\s*([^\[\]=]+)\[([0-9]{1,9})\]\s*=\s*([0-9]{1,18})\s*")
-
-
 _SOME = re.compile(r"\s*([^\[\],]+)\[\s*([0-9]{1,9}(?:\s*,\s*[0-9]{1,9})*)\s*\]\s*(?:,|\Z)")
 
 

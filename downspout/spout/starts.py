@@ -48,8 +48,6 @@ from downspout.spout.ports import KAFKA, SETTING, SpoutMetrics
 from downspout.spout.settings import Identity, Setup, offsets_of, topology_of
 
 GONE_MS = 30_000  # A topic that has not been there for so long is taken as deleted for good
-
-
 ASK_MS = 500  # How often the group's commits for partitions of other members are asked for
 
 
@@ -255,19 +253,11 @@ class DataLoss:
 
 
 Committed = Mapping[TopicPartition, OffsetAndMetadata | None]
-
-
 Ages = Callable[[float], Mapping[TopicPartition, float] | None]
 """Returns the ages in seconds of the group's commits that are younger than that; None: it cannot be known."""
-
-
 AT_WORK_S_MIN = 60.0
 """A commit of another topology that is younger than this, or than two periods between commits, is one of a live one."""
-
-
 SHOWN_MAX = 3
-
-
 _PLACES = {
     "EARLIEST": "the beginning",
     "LATEST": "the end",

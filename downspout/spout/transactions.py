@@ -35,7 +35,7 @@ from downspout.spout.commits import CommitFailurePolicy, Due, due_commits, note_
 from downspout.spout.partition import Partition
 from downspout.spout.ports import SpoutMetrics
 from downspout.spout.settings import Identity
-from downspout.wire.transacting import TRANSACTIONS
+from downspout.wire.streams import TRANSACTIONS
 
 DEAD_LETTER_BYTES_MAX = 1024 * 1024
 """Dead letters of so many bytes end a transaction before its time: they travel in one tuple."""

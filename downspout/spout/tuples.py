@@ -39,11 +39,7 @@ from downspout.settings.import_path import load
 
 FIELDS = ("topic", "partition", "offset", "key", "value", "timestamp", "headers", "origin")
 """What a tuple may hold. ``origin`` is the identity that makes the sinks exactly-once."""
-
-
 Decoder = Callable[[bytes], Any]
-
-
 DECODERS: dict[str, Decoder | None] = {"utf8": bytes.decode, "json": orjson.loads, "bytes": None}
 """By the name of the format; None leaves the bytes alone. C functions: they run for each record."""
 
@@ -138,8 +134,6 @@ def rows_maker(
 
 
 ENTRY = re.compile(r"(?:([^=()@]+)=)?([\w.]+)(?:\(([^()]*)\))?(?:@([\w-]+))?")
-
-
 STEP = "translator"
 
 

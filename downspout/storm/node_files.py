@@ -32,7 +32,7 @@ from downspout.system import files
 from downspout.system.files import replace_json
 from downspout.system.ports import HOST, free_port, is_free
 from downspout.system.process import Process
-from downspout.wire.kryo import KRYO
+from downspout.wire.values import KRYO
 
 __all__ = ["HOST", "Daemons", "Ports", "free_port", "is_free", "python_path"]
 

@@ -1,6 +1,6 @@
 r"""Storm's pipe, from the side of a Python component: how values travel, how bytes are read and written, how it ends.
 
-A component gets it by inheriting from :class:`downspout.wire.component.Wired`, beside pystorm's class. Storm needs
+A component gets it by inheriting from :class:`~downspout.wire.MultilangComponent`, beside pystorm's class. Storm needs
 nothing: its own JSON serializer is at the other end, and unmodified streamparse components run in the same topology.
 
 How values travel: None, bool, int of any size, text, finite floats, lists and dicts with text keys are plain JSON and
@@ -34,22 +34,20 @@ Downspout component writes them down as ``wire.chunks`` when the topology class 
 from __future__ import annotations
 
 from downspout.exports import offered
-from downspout.wire.component import Wired
+from downspout.wire.component import MultilangComponent
+from downspout.wire.emitting import Outlet
 from downspout.wire.serializer import WireError
-from downspout.wire.tracking import Outlet
 
 __getattr__, _offered = offered(
     __name__,
     {
         "chunks": "is_packed pack unpack",
         "component": "EXIT_S_MAX",
-        "flushing": "FLUSH",
-        "kryo": "KRYO KRYO_CLASSES",
+        "emitting": "READING acker as_origin emitter reader",
         "pipe": "Pipe",
         "serializer": "WireSerializer",
-        "streams": "CHUNKS",
-        "transacting": "TRANSACTIONS",
-        "values": "Encoder parse restore slow",
+        "streams": "CHUNKS FLUSH TRANSACTIONS",
+        "values": "Encoder KRYO KRYO_CLASSES parse restore slow",
     },
 )
-__all__ = ["Outlet", "WireError", "Wired", *_offered]
+__all__ = ["Outlet", "WireError", "MultilangComponent", *_offered]

@@ -1,6 +1,6 @@
-"""``Wired``: a pystorm component on our wire, which learns of its end.
+"""``MultilangComponent``: a pystorm component on our wire, which learns of its end.
 
-    class Shout(Wired, streamparse.Bolt):
+    class Shout(MultilangComponent, streamparse.Bolt):
         ...
 
 Nothing else changes, neither in the class nor in Storm, and in another engine nothing happens at all: only ``run``,
@@ -37,11 +37,10 @@ from pystorm.spout import Spout
 from downspout.errors import USER_ERRORS, ComponentError, UserError
 from downspout.protocols import BoltOffers, offered, takes_chunks
 from downspout.system.process_notes import NoteWriter
-from downspout.wire.emitting import chunk_emitter, chunk_processor, reads_as_pystorm
-from downspout.wire.flushing import Flusher
+from downspout.wire.emitting import acker, chunk_emitter, chunk_processor, emitter, reader, reads_as_pystorm
+from downspout.wire.pipe import Stderr
 from downspout.wire.serializer import WireSerializer
-from downspout.wire.stderr import Stderr
-from downspout.wire.tuples import acker, emitter, reader
+from downspout.wire.streams import Flusher
 
 EXIT_S_MAX = 2.5
 GC_THRESHOLDS = (100_000, 20, 50)
@@ -51,7 +50,7 @@ INFO = 2  # Storm's log level for lines of stderr
 WENT_AWAY = 2  # pystorm's exit code when Storm is gone
 
 
-class Wired(Component):
+class MultilangComponent(Component):
     """Beside one of pystorm's or streamparse's classes, before it in the list of bases."""
 
     before_exit: Callable[[], None] | None = None

@@ -1,6 +1,14 @@
-"""Chunks out and in, by pystorm's methods: ``emit`` takes a record batch, and ``process_chunk`` gets one.
+"""Tuples and chunks in and out: what pystorm's methods do, by fewer calls.
 
-It is what the local engine does (``downspout.engine.bulk_calls``), with Storm at the other end.
+Reading differs from pystorm in two ways. An origin is an ``Origin`` again. And a tuple with a wrong number of values is
+failed by name: pystorm raises before it has noted which tuple it was, and so neither acks nor fails it.
+
+Chunks use pystorm's methods: ``emit`` takes a record batch, and ``process_chunk`` gets one, as in the local engine
+(``downspout.engine.bulk_calls``).
+
+:class:`Outlet` emits for a spout of ours: a value that cannot travel is its record's failure, not the process's. If a
+topology has no ackers, Storm acks inside emit: over the pipe that is a command within a command, for all tuples of one
+call. Then tuples leave without ids, and count as acked when the call is over.
 """
 
 from __future__ import annotations
@@ -10,10 +18,115 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from pystorm.bolt import BatchingBolt, Bolt
+from pystorm.component import Tuple
 from pystorm.spout import Spout
 
 from downspout.errors import TopologyError
+from downspout.ledger.origin import Origin
+from downspout.system.process_notes import NoteWriter
+from downspout.wire.pipe import Pipe
 from downspout.wire.serializer import WireError
+
+
+def reader(bolt: Any, context: Mapping[str, Any], note: NoteWriter | None = None) -> Callable[[], Any]:
+    """Return the ``read_tuple`` of a bolt with this context, which notes what it begins with."""
+    inputs: dict[tuple[str, str], tuple[Any, int, int]] = {}
+    for source, streams in (context.get("source->stream->fields") or {}).items():
+        for stream, fields in streams.items():
+            kind = bolt._source_tuple_types[source][stream]
+            inputs[source, stream] = kind, len(fields), fields.index("origin") if "origin" in fields else -1
+    read, new = bolt.read_command, tuple.__new__
+
+    def read_tuple() -> Any:
+        command = read()
+        source, stream, values = command["comp"], command["stream"], command["tuple"]
+        if type(values) is not list:  # a chunk
+            if note is not None:
+                note_chunk(note, values)
+            return new(Tuple, (command["id"], source, stream, command["task"], values))
+        found = inputs.get((source, stream))
+        if found is None:
+            if note is not None:
+                note.begin_tick()
+            return Tuple(command["id"], source, stream, command["task"], tuple(values))
+        kind, count, origin_at = found
+        if len(values) != count:
+            # pystorm fails what is current.
+            bolt._current_tups = [Tuple(command["id"], source, stream, command["task"], tuple(values))]
+            raise TopologyError(
+                f"{bolt.component_name}: a tuple of {source}:{stream} has {len(values)} values; the stream has {count} "
+                f"fields ({', '.join(kind._fields)})",
+                cure=f"one value per field in {source}",
+            )
+        if origin_at >= 0:
+            origin = values[origin_at] = as_origin(values[origin_at])
+            if note is not None and type(origin) is Origin:
+                note.begin(origin[0], origin[2], origin[3], origin[3])
+        elif note is not None:
+            note.begin_unknown()
+        return new(Tuple, (command["id"], source, stream, command["task"], new(kind, values)))
+
+    return read_tuple
+
+
+def note_chunk(note: NoteWriter, batch: Any) -> None:
+    """Note from which record to which a chunk goes; it has rows."""
+    from downspout.origins import origin_at
+
+    if "origin" not in batch.schema.names:
+        note.begin_unknown()
+        return
+    origins = batch.column("origin")
+    first, last = origin_at(origins, 0), origin_at(origins, batch.num_rows - 1)
+    note.begin(first.topic, first.partition, first.offset, last.offset)
+
+
+def acker(pipe: Pipe, stock: Callable[[Any], None]) -> Callable[[Any], None]:
+    """Return the ``ack`` of a bolt; ``stock`` is for ids that are not Storm's, which are numbers as text."""
+    write = pipe.write
+
+    def ack(tup: Any) -> None:
+        tup_id = tup.id if isinstance(tup, Tuple) else tup
+        if type(tup_id) is str and tup_id.isascii() and tup_id.removeprefix("-").isdigit():
+            write(b'{"command":"ack","id":"%b"}' % tup_id.encode())
+        else:
+            stock(tup)
+
+    return ack
+
+
+def emitter(send: Callable[[dict[str, Any]], None], stock: Callable[..., Any]) -> Callable[..., Any]:
+    """Return the ``emit`` of a spout; ``stock`` is for direct emits and those that ask for task ids."""
+
+    def emit(
+        tup: Any, tup_id: Any = None, stream: Any = None, direct_task: Any = None, need_task_ids: bool = False
+    ) -> Any:
+        if need_task_ids or direct_task is not None or type(tup) is not list:
+            return stock(tup, tup_id=tup_id, stream=stream, direct_task=direct_task, need_task_ids=need_task_ids)
+        message: dict[str, Any] = {"command": "emit", "tuple": tup}
+        if tup_id is not None:
+            message["id"] = tup_id
+        if stream is not None:
+            message["stream"] = stream
+        message["need_task_ids"] = need_task_ids
+        send(message)
+        return None
+
+    return emit
+
+
+def as_origin(value: Any) -> Any:
+    """Return what is an origin as one; a field of that name may hold something else.
+
+    >>> as_origin(["lines", "", 0, 17, ""]), as_origin("JFK")
+    (Origin(topic='lines', topic_id='', partition=0, offset=17, path=''), 'JFK')
+    """
+    if type(value) is list and len(value) == 5:
+        topic, _, partition, offset, path = value
+        if type(topic) is str and type(partition) is int and type(offset) is int and type(path) is str:
+            return tuple.__new__(Origin, value)
+    return value
+
 
 READING = ("_run", "read_tuple", "read_command", "read_message", "is_tick", "is_heartbeat")
 """A class that overrides one of these reads in its own way, and is given records."""
@@ -108,3 +221,30 @@ def _check(batch: Any, stream: str, fields: Mapping[str, Any]) -> None:
             f"fields are {', '.join(wanted)}",
             cure="batch.select([…]) with the stream's fields, in their order",
         )
+
+
+class Outlet:
+    """Emits for one spout."""
+
+    def __init__(
+        self, emit: Callable[..., Any], refused: Callable[[str | None, WireError], None], conf: Mapping[str, Any]
+    ) -> None:
+        self._emit = emit  # the component's own
+        self._refused = refused  # called for each record whose tuple cannot be sent
+        self._has_ackers = conf.get("topology.acker.executors") != 0  # not set: as many as workers
+        self._acked: list[str] = []
+
+    def emit(self, values: list[Any], tup_id: str | None = None, stream: str | None = None) -> None:
+        """Emit; without ackers leave the id out, and note the ack."""
+        try:
+            self._emit(values, tup_id=tup_id if self._has_ackers else None, stream=stream)
+        except WireError as error:
+            self._refused(tup_id, error)
+        else:
+            if tup_id is not None and not self._has_ackers:
+                self._acked.append(tup_id)
+
+    def take_acked(self) -> list[str]:
+        """Return the ids that count as acked since the last call."""
+        acked, self._acked = self._acked, []
+        return acked

@@ -12,7 +12,7 @@ from pystorm.serializers.json_serializer import JSONSerializer
 from pystorm.serializers.serializer import Serializer
 
 from downspout.errors import DownspoutError, TopologyError
-from downspout.wire.parts import Parts, Shares, is_part, is_share
+from downspout.wire.chunks import ChunkSplitter, SharedIds, is_part, is_share
 from downspout.wire.pipe import Lock, Pipe
 from downspout.wire.streams import arriving, whole
 from downspout.wire.values import QUOTED_MARK, Encoder, parse, plain, restore
@@ -45,8 +45,8 @@ class WireSerializer(Serializer):
         self.whole: frozenset[str] = frozenset()  # those of them on which chunks go whole
         self.takes_chunks: Callable[[], bool] = lambda: False
         """whether the component is given chunks; otherwise their records"""
-        self.shares = Shares()
-        self._parts = Parts()
+        self.shares = SharedIds()
+        self._parts = ChunkSplitter()
         self._hands_out = self._is_apart = False
         """whether a chunk's records wait, and whether a chunk ever was taken apart: so records cost nothing more"""
         self._arriving: frozenset[tuple[str, str]] = frozenset()

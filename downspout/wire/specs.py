@@ -1,9 +1,13 @@
-"""Specs that see their whole topology: they give all components on our wire the streams that carry chunks, and connect
-the spouts with the bolts that hold tuples back (:mod:`downspout.wire.flushing`).
+"""Specs that see their whole topology: they name the streams that carry chunks, and connect spouts with the sinks that
+they speak to (:mod:`downspout.wire.streams`).
 
 streamparse makes a topology's specs one by one, and Storm gives a component the names of its readers, but not their
 kinds. Python calls ``__set_name__`` of each attribute when a class is made, and by then the whole topology is there. So
 this works with stock streamparse, on the machine that submits. One spec of ours in a topology is enough.
+
+``kafka.emit=auto`` is resolved here, too (decision 0008). Chunks are faster, and mean the same to the user if
+everything that their records reach takes chunks. One bolt that needs records would get them from a chunk that is acked
+as a whole: a slow one would have one message timeout for thousands of records. Then the spout emits records.
 """
 
 from __future__ import annotations
@@ -11,17 +15,60 @@ from __future__ import annotations
 import json
 import os
 import sys
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from streamparse.dsl.bolt import ShellBoltSpec
 from streamparse.dsl.spout import ShellSpoutSpec
 
-from downspout.protocols import emits_chunks, scopes_of
-from downspout.wire.chunk_readers import Part, records_by_readers
-from downspout.wire.component import Wired
-from downspout.wire.flushing import FLUSH, connect
-from downspout.wire.streams import CHUNKS, readable
-from downspout.wire.transacting import TRANSACTIONS, config_of, connect_transactions
+from downspout.errors import DownspoutError
+from downspout.protocols import emits_chunks, scopes_of, takes_chunks
+from downspout.wire.component import MultilangComponent
+from downspout.wire.streams import CHUNKS, FLUSH, TRANSACTIONS, config_of, connect, connect_transactions, readable
+
+
+@dataclass(frozen=True)
+class Part:
+    """A component of a topology, as far as the choice depends on it."""
+
+    name: str
+    cls: type
+    conf: Mapping[str, Any]
+    sources: Collection[str]  # the components that it reads
+
+
+def records_by_readers(parts: Mapping[str, Part], spout: str) -> str:
+    """Return which component needs records of what a spout emits, at whatever distance; empty: none does."""
+    seen, rest = {spout}, [spout]
+    while rest:
+        name = rest.pop()
+        for reader in parts.values():
+            if reader.name not in seen and name in reader.sources:
+                if why := _why_records(reader):
+                    return why
+                seen.add(reader.name)
+                rest.append(reader.name)
+    return ""
+
+
+def _why_records(reader: Part) -> str:
+    """Return why one bolt needs records."""
+    if not takes_chunks(reader.cls):
+        return f"{reader.name} ({reader.cls.__name__}) takes records"
+    if not has_types(reader.cls, reader.conf):
+        return f"{reader.name} has no types, so it takes records"
+    return ""
+
+
+def has_types(cls: Any, conf: Mapping[str, Any]) -> bool:
+    """Return whether a bolt that declares columns has some: a parser without types takes records."""
+    columns_of = getattr(cls, "columns_of", None)
+    try:
+        return columns_of is None or columns_of(conf) is not None
+    except DownspoutError:
+        return False  # `check` says so elsewhere
+
 
 RUN = "sink.run"  # The key of a sink's configuration that says what its run is
 SINKS = "spout.sinks"  # The key of a spout's configuration that says where the sinks of its topology write
@@ -95,4 +142,4 @@ def run_of(topology: Any) -> dict[str, Any]:
 
 
 def _is_on_wire(spec: Any) -> bool:
-    return isinstance(spec.component_cls, type) and issubclass(spec.component_cls, Wired)
+    return isinstance(spec.component_cls, type) and issubclass(spec.component_cls, MultilangComponent)

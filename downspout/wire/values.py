@@ -22,6 +22,11 @@ arrives as its text, an Enum as its value, a number of numpy's as Python's, a ti
 is an error of the emit.
 
 Why a text and no object: tuples between two workers go through Storm's Kryo, which knows texts without registration.
+
+Between two workers Storm sends tuples by Kryo, which refuses classes that are not registered, and ends the worker. In
+the JVM, Storm's JSON parser makes objects of its own of lists, dicts and floats of 17 digits; :data:`KRYO` registers
+them. Nimbus adds up what the topology and its components register (``Nimbus.normalizeConf``), so a spout can do it for
+its topology.
 """
 
 from __future__ import annotations
@@ -43,6 +48,14 @@ except ImportError:  # a worker that has only streamparse and this package
 else:
     orjson = _orjson
 
+KRYO_CLASSES = (
+    "org.apache.storm.shade.net.minidev.json.JSONArray",
+    "org.apache.storm.shade.net.minidev.json.JSONObject",
+    "java.math.BigDecimal",
+)
+"""What a list, a dict and such a float are in the JVM of Storm 2.8."""
+KRYO = {"topology.kryo.register": list(KRYO_CLASSES)}
+"""The same as configuration, of a topology, a component or a cluster."""
 MARK = "\0"
 QUOTED_MARK = rb'"\u0000'  # How a text that begins with the mark looks in JSON, from any writer
 DICT = MARK + "dict"

@@ -167,11 +167,11 @@ def run_rows(process):
     """Run Rows before a bolt; return the rows that were acked and those that failed."""
     made = type("Made", (Bolt,), {"process": process, "exit_on_exception": False})
 
-    class Wired(Topology):
+    class MultilangComponent(Topology):
         rows = Rows.spec()
         bolt = made.spec(inputs=[rows])
 
-    graph = from_class(Wired, "rows")
+    graph = from_class(MultilangComponent, "rows")
     engine = Engine(graph, {"rows": {}, "bolt": {}}, bounds=Bounds(records=5, for_s=1), clock=VirtualClock())
     with contextlib.suppress(KeyboardInterrupt):
         engine.run()

@@ -111,8 +111,8 @@ class OwnLoop(Steps):
 
 
 class Attending(Steps):
-    def attend(self):
-        self.calls.append("attend")
+    def run_timers(self):
+        self.calls.append("run_timers")
 
 
 def test_a_spout_that_rests_is_attended_to():
@@ -127,7 +127,7 @@ def test_a_spout_that_rests_is_attended_to():
     with engine.open():
         engine.deactivate()
         engine.round()
-    assert engine.spouts[0].instance.calls[-3:] == ["deactivate", "attend", "close"]
+    assert engine.spouts[0].instance.calls[-3:] == ["deactivate", "run_timers", "close"]
 
 
 @pytest.mark.parametrize("spout", [Steps, OwnLoop])

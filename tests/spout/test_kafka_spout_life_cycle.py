@@ -89,11 +89,11 @@ def test_a_spout_that_rests_commits_when_it_can(kafka: FakeKafka, out: int) -> N
     driver.ack(range(10 - out, 10))
     for _ in range(720):
         kafka.clock.sleep(5)
-        driver.spout.attend()
+        driver.spout.run_timers()
     assert (driver.committed(), bool(kafka.group(GROUP).members)) == (0, True)
     kafka.faults.clear()
     kafka.clock.sleep(1)
-    driver.spout.attend()
+    driver.spout.run_timers()
     assert (driver.committed(), bool(kafka.group(GROUP).members), len(driver.emitted)) == (10, False, 10)
 
 

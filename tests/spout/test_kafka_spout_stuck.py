@@ -213,7 +213,7 @@ def test_a_limit_of_tuples_is_blamed_where_there_is_one(kafka: Kafka, caplog: py
                 driver.spout.ack(tup_id)
     for _ in range(LIMIT_S // 2 + 3):
         kafka.clock.sleep(2)
-        driver.spout.attend()
+        driver.spout.run_timers()
     assert any("topology.max.spout.pending = 5 tuples are out" in text for text in said(caplog)), said(caplog)
 
 

@@ -105,7 +105,7 @@ def test_split_counts_texts_without_words(text: str | None) -> None:
 
 
 def test_enrich_refuses_what_is_no_flight() -> None:
-    """Wired behind a stream with other fields, the bolt ends the run and says which fields it needs."""
+    """MultilangComponent behind a stream with other fields, the bolt ends the run and says which fields it needs."""
     with pytest.raises(TopologyError, match=r"has the fields origin, carrier\. Try: origin, year, month"):
         run_bolt(FlightEnrichBolt, [{"origin": HERE, "carrier": "UA"}])
 

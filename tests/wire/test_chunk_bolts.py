@@ -16,7 +16,7 @@ from downspout.component import Bolt
 from downspout.ledger import Origin
 from downspout.origins import origins
 from downspout.parse import ChunkBolt
-from downspout.wire import CHUNKS, Encoder, Wired, pack, parse, unpack
+from downspout.wire import CHUNKS, Encoder, MultilangComponent, pack, parse, unpack
 from downspout.wire import serializer as serializing
 from tests.wire.storm_pipe import Sink, Source, frame, handshake, received, through_java
 
@@ -198,7 +198,7 @@ def test_a_record_that_nobody_acks_leaves_the_chunk_open(tmp_path: Path) -> None
     assert (storm.ends, storm.left) == ([], {"1"})
 
 
-class Batching(Wired, BatchingBolt):
+class Batching(MultilangComponent, BatchingBolt):
     """Emits how many records came between two ticks."""
 
     outputs: ClassVar = FIELDS
@@ -231,7 +231,7 @@ def test_a_batch_that_raises_fails_its_chunks(tmp_path: Path) -> None:
     assert sorted(storm.ends) == [("ack", "-9"), ("fail", "1"), ("fail", "2"), ("fail", "3")]
 
 
-class Tickless(Wired, TicklessBatchingBolt):
+class Tickless(MultilangComponent, TicklessBatchingBolt):
     outputs: ClassVar = FIELDS
     secs_between_batches = 0.01
 
@@ -320,7 +320,7 @@ def test_storm_hears_of_a_bolt_that_is_long_at_one_chunk(tmp_path: Path, monkeyp
 # --- spouts ---
 
 
-class Chunks(Wired, streamparse.Spout):
+class Chunks(MultilangComponent, streamparse.Spout):
     """Emits one chunk, and notes what it hears."""
 
     outputs: ClassVar = [Stream(FIELDS)]

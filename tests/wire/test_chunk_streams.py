@@ -12,7 +12,7 @@ from streamparse import Grouping, JavaBolt, Stream, Topology
 from bolts.parse import JsonParseBolt
 from downspout.component import Bolt
 from downspout.engine import component_of
-from downspout.wire import CHUNKS, Wired
+from downspout.wire import CHUNKS, MultilangComponent
 from downspout.wire.streams import arriving, whole
 from spouts.kafka import KafkaSpout
 from topologies.flight_delays import FlightDelays
@@ -22,7 +22,7 @@ class Ours(Bolt):
     outputs: ClassVar = [Stream(["value"]), Stream(["value"], name="late")]
 
 
-class Theirs(Wired, streamparse.Bolt):
+class Theirs(MultilangComponent, streamparse.Bolt):
     outputs: ClassVar = ["value"]
 
 

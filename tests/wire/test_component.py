@@ -15,7 +15,7 @@ from streamparse import Stream
 from downspout.component import Bolt
 from downspout.errors import ConfigError
 from downspout.ledger import Origin
-from downspout.wire import Wired, WireError
+from downspout.wire import MultilangComponent, WireError
 from downspout.wire.serializer import BEYOND_INT
 from tests.wire.storm_pipe import Sink, Source, frame, handshake
 
@@ -141,7 +141,7 @@ def test_what_initialize_raises_reaches_storm(
         assert "in fail" in text  # the line that raised
 
 
-class Batches(Wired, streamparse.BatchingBolt):
+class Batches(MultilangComponent, streamparse.BatchingBolt):
     outputs: ClassVar = ["value"]
 
     def process_batch(self, key: Any, tups: Any) -> None:
@@ -149,7 +149,7 @@ class Batches(Wired, streamparse.BatchingBolt):
 
 
 def test_stock_components_may_opt_in(tmp_path: Path) -> None:
-    """A batching bolt of streamparse's with Wired before it batches, anchors and acks as ever."""
+    """A batching bolt of streamparse's with MultilangComponent before it batches, anchors and acks as ever."""
     tick = {"id": "t", "comp": "__system", "stream": "__tick", "task": -1, "tuple": [1]}
     said, _ = run(Batches, tmp_path, tup(1, ORIGIN, "x"), tup(2, ORIGIN, "y"), {**tick, "id": "a"}, {**tick, "id": "b"})
     assert [(message["command"], message.get("id")) for message in said] == [

@@ -14,14 +14,14 @@ from typing import Any, ClassVar
 import pytest
 import streamparse
 
-from downspout.wire import EXIT_S_MAX, Wired
+from downspout.wire import EXIT_S_MAX, MultilangComponent
 from tests.wire.storm_pipe import Storm, handshake
 
 SUPERVISORS_PATIENCE_S = 3.0
 """Storm's supervisor.worker.shutdown.sleep.secs: SIGKILL comes so long after SIGTERM."""
 
 
-class Stubborn(Wired, streamparse.Spout):
+class Stubborn(MultilangComponent, streamparse.Spout):
     outputs: ClassVar = ["n"]
 
     def before_exit(self) -> None:
@@ -33,7 +33,7 @@ class Stubborn(Wired, streamparse.Spout):
         pass
 
 
-class Chatty(Wired, streamparse.Spout):
+class Chatty(MultilangComponent, streamparse.Spout):
     """Prints, and lets others print, in between its tuples."""
 
     outputs: ClassVar = ["n"]
@@ -45,7 +45,7 @@ class Chatty(Wired, streamparse.Spout):
         self.emit([1])
 
 
-class Leaving(Wired, streamparse.TicklessBatchingBolt):
+class Leaving(MultilangComponent, streamparse.TicklessBatchingBolt):
     secs_between_batches = 0.05
 
     def process_batch(self, key: Any, tups: Any) -> None:

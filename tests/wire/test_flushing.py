@@ -18,9 +18,8 @@ from downspout.component import input_fields
 from downspout.engine import from_class
 from downspout.ledger import Origin
 from downspout.origins import column_of
-from downspout.wire import FLUSH, Pipe
-from downspout.wire.flushing import FLUSH_S, Flusher
-from downspout.wire.tuples import reader
+from downspout.wire import FLUSH, Pipe, reader
+from downspout.wire.streams import FLUSH_S, Flusher
 from spouts.kafka import KafkaSpout
 
 

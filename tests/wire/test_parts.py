@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from downspout.wire.parts import Parts, Shares
+from downspout.wire.chunks import ChunkSplitter, SharedIds
 
 
-def opened(count: int) -> tuple[Parts, list[Any]]:
+def opened(count: int) -> tuple[ChunkSplitter, list[Any]]:
     """Return a chunk of so many records that was taken apart, and the ids of these."""
-    parts = Parts()
+    parts = ChunkSplitter()
     parts.take_apart({"id": "17"}, [(number,) for number in range(count)], count)
     return parts, [message["id"] for message in iter(parts.next, None)]
 
@@ -34,7 +34,7 @@ def test_what_comes_after_a_fail_is_dropped(late: bool) -> None:
 
 def test_answers_to_an_earlier_emit_of_a_chunk_do_not_count() -> None:
     """A chunk that failed and came again shares another id: late acks of the first emit complete nothing."""
-    shares = Shares()
+    shares = SharedIds()
     earlier = shares.open("chunk", 2)
     assert shares.answer({"command": "fail", "id": earlier}) == {"command": "fail", "id": "chunk"}
     later = shares.open("chunk", 2)

@@ -10,8 +10,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from pystorm.component import Tuple
 
-from downspout.wire import Pipe, WireSerializer, restore
-from downspout.wire.tuples import acker, emitter
+from downspout.wire import Pipe, WireSerializer, acker, emitter, restore
 from tests.wire.storm_pipe import Sink, Source
 
 

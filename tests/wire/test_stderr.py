@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from downspout.component import Bolt
-from downspout.wire.stderr import LINE_MAX, Stderr
+from downspout.wire.pipe import LINE_MAX, Stderr
 from tests.wire.storm_pipe import Storm, handshake
 
 pytestmark = pytest.mark.slow

@@ -15,8 +15,7 @@ from demos.flights_data import Flights, load_flights, publish
 from downspout.engine import Engine, Task
 from downspout.ledger import Origin
 from downspout.run.runner import run
-from downspout.wire import Encoder
-from downspout.wire.tuples import as_origin
+from downspout.wire import Encoder, as_origin
 from tests.spout.spout_driver import Kafka
 from tests.topologies.slices import run_flight_delays
 from tests.wire.storm_pipe import received, through_java

@@ -24,7 +24,7 @@ from downspout.origins import FIELD, each
 from downspout.sink.sink_bolt import SinkBolt
 from downspout.testing.simulation.fault_proxy import Connection, FaultyDisk, Killed, full
 from downspout.testing.simulation.store import WRITES, SimulatedStore
-from downspout.wire.transacting import TRANSACTIONS
+from downspout.wire.streams import TRANSACTIONS
 
 if TYPE_CHECKING:
     from downspout.testing.simulation.world import World

@@ -5,13 +5,13 @@ import stations as s
 from streamparse import Spout
 
 from downspout.component import Bolt
-from downspout.wire import Wired
+from downspout.wire import MultilangComponent
 
 SIZE = 10
 FIELDS = ["number", "key"]
 
 
-class Chunks(Wired, s.Witness, Spout):
+class Chunks(MultilangComponent, s.Witness, Spout):
     """Emits the rows of ``stations.Rows`` as chunks, each under its first row's number; what failed again."""
 
     outputs = FIELDS
@@ -55,17 +55,17 @@ class Relay(s.Witness, Bolt):
         self.emit(tup.values)
 
 
-class Keep(Wired, s.Keep):
+class Keep(MultilangComponent, s.Keep):
     pass
 
 
-class FailOnce(Wired, s.FailOnce):
+class FailOnce(MultilangComponent, s.FailOnce):
     """Takes records, and fails odd ones the first time."""
 
 
-class Batch(Wired, s.Batch):
+class Batch(MultilangComponent, s.Batch):
     """Takes records in batches; one batch fails once."""
 
 
-class Tickless(Wired, s.Tickless):
+class Tickless(MultilangComponent, s.Tickless):
     """Takes records in batches, on a thread of its own."""

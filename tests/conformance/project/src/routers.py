@@ -7,10 +7,10 @@ made an Integer, and the worker ends. A component on Downspout's wire can do it,
 from stations import Witness
 from streamparse import Bolt, Stream
 
-from downspout.wire import Wired
+from downspout.wire import MultilangComponent
 
 
-class Router(Witness, Wired, Bolt):
+class Router(Witness, MultilangComponent, Bolt):
     """Names the task on one stream, and asks on the other which tasks a tuple went to."""
 
     outputs = (Stream(["number"], name="named", direct=True), Stream(["number"]))
