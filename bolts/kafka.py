@@ -20,6 +20,7 @@ from streamparse.dsl.bolt import ShellBoltSpec
 
 from downspout.component import Bolt, input_fields, task_number
 from downspout.errors import USER_ERRORS, ConfigError, RecordError, UserError, coordinates
+from downspout.formatting import counted
 from downspout.kafka.clusters import cluster_for
 from downspout.kafka.partitioners import partition_of_key
 from downspout.kafka.port import TopicPartition, TransactionalPort
@@ -120,6 +121,8 @@ class KafkaBolt(Bolt):
         self._throttle = LogThrottle()
         self._timeout_s = message_timeout_s(storm_conf)
         self._cluster = cluster_for(settings["bootstrap"] or kafka["bootstrap"], kafka["client"])
+        if settings["partitions"]:
+            self._create_topic()
         self._client = producer_client(settings, kafka["client"], self._timeout_s, kafka["transaction_ms"])
         self._heard = load("produce.callback", settings["callback"]) if settings["callback"] else None
         self._sending: Sending | Transactions
@@ -130,6 +133,18 @@ class KafkaBolt(Bolt):
             self._sending = self._sender(Sending, producer)
         if self.on_wire:
             self.serializer.pipe.idle = self._on_idle
+
+    def _create_topic(self) -> None:
+        """Create the topic that the settings name, if it does not exist; who may not create one need not if it does.
+
+        Raises:
+            BrokerError: it is refused.
+        """
+        topic, partitions, replicas = (self._settings[name] for name in ("topic", "partitions", "replication"))
+        if self._cluster.describe_logs([topic])[topic].partitions:
+            return
+        if self._cluster.ensure_topic(topic, partitions, replication=replicas):
+            self.logger.info("created topic %s with %s", topic, counted(partitions, "partition"))
 
     def _sender(self, kind: type[Sends], producer: Any) -> Sends:
         settings = self._settings

@@ -263,9 +263,11 @@ class KafkaCluster(Cluster):
         finally:
             admin.close()
 
-    def ensure_topic(self, topic: str, partitions: int = 1, config: Mapping[str, str] | None = None) -> bool:
+    def ensure_topic(
+        self, topic: str, partitions: int = 1, config: Mapping[str, str] | None = None, replication: int | None = None
+    ) -> bool:
         """Create the topic where it does not exist and wait until it can be used; return whether it was created."""
-        wanted = {"num_partitions": partitions, "configs": dict(config or {})}
+        wanted = {"num_partitions": partitions, "configs": dict(config or {}), "replication_factor": replication or -1}
         with self._admin() as admin:
             try:
                 admin.create_topics({topic: wanted})

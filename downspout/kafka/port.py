@@ -460,8 +460,13 @@ class Cluster(Protocol):
     ) -> TransactionalPort:
         """Return a transactional producer; an older one with this id is fenced, and its transaction aborted."""
 
-    def ensure_topic(self, topic: str, partitions: int = 1, config: Mapping[str, str] | None = None) -> bool:
-        """Create the topic where it does not exist; return whether it was created."""
+    def ensure_topic(
+        self, topic: str, partitions: int = 1, config: Mapping[str, str] | None = None, replication: int | None = None
+    ) -> bool:
+        """Create the topic where it does not exist; return whether it was created.
+
+        Without ``replication`` the brokers decide how many replicas there are.
+        """
 
     def delete_records(self, topic: str, partition: int, before: int) -> None:
         """Move the start of a partition's log to ``before``: the records below are gone for good."""

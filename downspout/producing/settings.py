@@ -51,6 +51,16 @@ def check(conf: Mapping[str, Any], *, is_whole: bool = True) -> None:
     """
     settings = produce_settings(conf)
     check_topics(settings, needed=is_whole and settings["mapper"] is None)
+    if settings["replication"] and not settings["partitions"]:
+        raise ConfigError(
+            "produce.replication is of a topic that the bolt creates, and produce.partitions is not set",
+            cure="both, or neither",
+        )
+    if settings["partitions"] and is_whole and not settings["topic"]:
+        raise ConfigError(
+            "produce.partitions is of produce.topic, which is not set: other topics are not created",
+            cure="produce.topic, or leave produce.partitions out",
+        )
     if settings["partitioner"] not in PARTITIONERS and "." not in settings["partitioner"]:
         raise ConfigError(
             f"produce.partitioner = {settings['partitioner']!r} is not a partitioner",

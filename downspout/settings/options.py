@@ -204,6 +204,10 @@ class ProduceOptions(TypedDict, total=False):
     """How long a record waits for a topic that does not exist."""
     auto_create: bool | None
     """Whether the broker may create a topic that does not exist."""
+    partitions: int | None
+    """Partitions of ``produce.topic``, which the bolt creates if it does not exist."""
+    replication: int | None
+    """Replicas of each of these partitions."""
     delivery_timeout_ms: int | None
     """Time after which a record that is not acknowledged fails."""
     transactional: bool

@@ -209,6 +209,8 @@ TABLE: tuple[Setting, ...] = (
     Setting("produce.buffer_bytes", int, 32 * 1024 * 1024, "Bytes that may wait for an answer; at this limit the bolt waits.", minimum=1_024),
     Setting("produce.topic_wait_ms", int, 5_000, "How long a record waits for a topic that does not exist.", minimum=0, maximum=600_000),
     Setting("produce.auto_create", bool, None, "Whether the broker may create a topic that does not exist.", note="If it is not set, the broker's own setting decides."),
+    Setting("produce.partitions", int, None, "Partitions of `produce.topic`, which the bolt creates if it does not exist.", minimum=1, maximum=1_000_000, note="If it is not set, the bolt creates no topic; see `produce.auto_create`."),
+    Setting("produce.replication", int, None, "Replicas of each of these partitions.", minimum=1, maximum=32_767, note="If it is not set, the broker's own setting decides."),
     Setting("produce.delivery_timeout_ms", int, None, "Time after which a record that is not acknowledged fails.", minimum=100, maximum=86_400_000, note="If it is not set, two thirds of the message timeout."),
     Setting("produce.transactional", bool, False, "Whether records are written exactly once, in transactions with the offsets of their KafkaSpout.", note="Only in `KafkaBolt.spec(…)`. `kafka.transaction_ms` is the length of a transaction."),
     Setting("produce.transaction_timeout_ms", int, None, "Time after which the broker aborts a transaction that is not ended.", minimum=1_000, maximum=86_400_000, note="If it is not set, a minute more than the message timeout, 15 minutes at most (the broker's `transaction.max.timeout.ms`)."),

@@ -97,7 +97,7 @@ def by_partition(
 
 def _log_figures(part: Partition, end: int, fetches: Fetches | None, now_s: float, wall_s: float) -> dict[str, Any]:
     if fetches is not None and fetches.begin is not None:
-        part.log_begin = max(part.log_begin, fetches.begin)
+        part.log_begin = fetches.begin
     committed = part.commits.offset if part.commits.offset >= 0 else None
     found = log_figures(committed, part.log_begin, end) | fetch_figures(fetches, now_s)
     lag, first_ms = _lag_of(part, end), part.first_record[1]

@@ -304,8 +304,8 @@ class PollReader:
             part = self._assignment.parts[tp]
             begin = wanted[tp]
             part.first_record = offset if begin is None else begin, at_ms if at_ms >= 0 else None
-            if part.ledger.outstanding >= most:
-                part.log_begin = max(part.log_begin, offset)
+            if tp in fetches and part.ledger.outstanding >= most:
+                fetches[tp].begin = offset
 
     def _look_at_log(self, now: int, error: errors.KafkaError | None = None) -> None:
         cut = error.divergent_offsets if isinstance(error, errors.LogTruncationError) else {}

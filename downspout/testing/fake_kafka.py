@@ -122,7 +122,9 @@ class FakeKafka:
         """Return a transactional producer; an older one with this id is fenced, and its transaction aborted."""
         return FakeTransactionalProducer(self, transactional_id, client or {}, partitioner)
 
-    def ensure_topic(self, topic: str, partitions: int = 1, config: Mapping[str, str] | None = None) -> bool:
+    def ensure_topic(
+        self, topic: str, partitions: int = 1, config: Mapping[str, str] | None = None, replication: int | None = None
+    ) -> bool:
         """Create the topic where it does not exist; return whether it was created."""
 
         def create() -> bool:

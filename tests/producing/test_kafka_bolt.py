@@ -126,6 +126,36 @@ def test_a_fixed_topic_that_does_not_exist_stops_the_bolt(bare_kafka: Kafka, how
         write(bare_kafka, rows, topic="missing", topic_wait_ms=100, mode=how)
 
 
+def test_a_topic_that_is_described_is_created(bare_kafka: Kafka) -> None:
+    """With as many partitions as the topology says; one that is there already stays as it is."""
+    rows = [{"key": f"k{number}", "message": str(number)} for number in range(30)]
+    for partitions in (3, 5):
+        result = write(bare_kafka, rows, partitions=partitions, replication=1)
+        assert len(result.acked("bolt")) == 30
+        assert len(bare_kafka.describe_logs([OUT])[OUT].partitions) == 3
+    assert len(written(bare_kafka)) == 60
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (
+            {"replication": 3},
+            "produce.replication is of a topic that the bolt creates, and produce.partitions is not set",
+        ),
+        (
+            {"partitions": 3, "topic": None, "topic_field": "kind"},
+            "produce.partitions is of produce.topic, which is not",
+        ),
+        ({"partitions": 0}, "produce.partitions = 0"),
+    ],
+)
+def test_a_description_of_no_topic_is_refused(bare_kafka: Kafka, given: dict[str, Any], said: str) -> None:
+    """The error names what is missing."""
+    with pytest.raises(ConfigError, match=said.replace(".", r"\.")):
+        write(bare_kafka, [{"message": "m", "kind": OUT}], **given)
+
+
 ODD: dict[str, Any] = {
     "number": (b"k", 7),
     "text": ("k", b"v"),

@@ -125,9 +125,12 @@ class Connection:
         """Return the transactions that hold back what a group commits."""
         return remote(self._process, "open_transactions", lambda: self._kafka.open_transactions(group))
 
-    def ensure_topic(self, topic: str, partitions: int = 1, config: Mapping[str, str] | None = None) -> bool:
+    def ensure_topic(
+        self, topic: str, partitions: int = 1, config: Mapping[str, str] | None = None, replication: int | None = None
+    ) -> bool:
         """Create the topic where it does not exist; return whether it was created."""
-        return remote(self._process, "ensure_topic", lambda: self._kafka.ensure_topic(topic, partitions, config))
+        how = topic, partitions, config, replication
+        return remote(self._process, "ensure_topic", lambda: self._kafka.ensure_topic(*how))
 
     def delete_records(self, topic: str, partition: int, before: int) -> None:
         """Move the start of a partition's log."""
