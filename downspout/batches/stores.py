@@ -16,6 +16,7 @@ from downspout.batches.core.attempt import Attempt, BatchRange, CoordinatorState
 from downspout.batches.core.values import StateKind
 from downspout.errors import BrokerError, ConfigError, TakenOverError
 from downspout.formatting import nearest_url
+from downspout.kafka.port import TopicPartition
 from downspout.settings.secrets import shown
 
 PartitionId: TypeAlias = str
@@ -101,6 +102,22 @@ class BatchStore(Protocol):
 
     def close(self) -> None:
         """Release what is open; a claim that was not given back ends with it, or with the process."""
+
+
+def committed_ranges(store: BatchStore) -> tuple[int, dict[TopicPartition, BatchRange]]:
+    """Return the transaction that is committed next, and the last range that is committed of each partition.
+
+    Raises:
+        BatchStoreError: the store does not answer.
+    """
+    current = (store.load_coordinator() or CoordinatorState()).current
+    found = {}
+    for name, ranges in store.load_ranges(store.list_partitions()).items():
+        topic, _, number = name.rpartition("/")
+        done = {txid: each for txid, each in ranges.items() if txid < current}
+        if done and number.isdecimal():
+            found[TopicPartition(topic, int(number))] = done[max(done)]
+    return current, found
 
 
 class StateTransaction(Protocol):

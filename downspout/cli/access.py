@@ -104,6 +104,27 @@ def open_cluster(arguments: argparse.Namespace, noted: Mapping[str, Any] | None 
     return cluster_for(*way_in(arguments, noted))
 
 
+def batch_store(arguments: argparse.Namespace) -> tuple[str, str | None]:
+    """Return where batches are kept, by ``--store`` or the settings, and the password.
+
+    Raises:
+        ConfigError: there is no such store, or a file that is not there is named.
+    """
+    from downspout.batches.stores import check_batch_store
+    from downspout.offsets.stores.sqlite import path_of
+    from downspout.settings.folders import of_project_url
+    from downspout.settings.secrets import with_secrets
+
+    key, password_key = "batch.store", "batch.store_password"
+    found = _layered({key: arguments.store, password_key: arguments.store_password}, {})
+    setting = "--store" if arguments.store else key
+    location = of_project_url(str(found.get(key, SETTINGS[key].default)), setting, {})
+    check_batch_store(location, setting)
+    if location.startswith("sqlite:") and not (path := path_of(location, setting)).exists():  # it would be made
+        raise ConfigError(f"{setting}: there is no {path}", cure="where the topology runs, or --store URL")
+    return location, with_secrets({password_key: found.get(password_key)})[password_key]
+
+
 def nothing_committed(arguments: argparse.Namespace, group: str) -> ConfigError:
     """Return the error for a group without a commit where the options look for one."""
     where = f" for {', '.join(arguments.topic)}" if arguments.topic else ""

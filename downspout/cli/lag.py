@@ -10,11 +10,12 @@ import argparse
 import json
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from datetime import UTC, datetime
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from downspout.cli.access import add_access, open_cluster, way_in
+from downspout.cli.access import add_access, batch_store, open_cluster, way_in
 from downspout.cli.arguments import exit_codes, natural, seconds
 from downspout.cli.records import printable
 from downspout.clock import SYSTEM_CLOCK, Clock
@@ -32,15 +33,24 @@ Show = Callable[[str], None]
 
 def add_parser(commands: Any) -> None:
     """Add the command."""
-    text = "show how far consumer groups are behind, by partition and topic"
+    text = "show how far consumer groups and batches are behind, by partition and topic"
     parser = commands.add_parser(
         "lag", help=text, description=f"{text[0].upper()}{text[1:]}.",
         epilog=exit_codes(4, _0="shown, or within --until", _1="shown, but something about a group or topic is unknown",
                           _15="still further behind than --until after --timeout"),
     )  # fmt: skip
     parser.add_argument(
-        "groups", nargs="+", metavar="GROUP", help="kafka.group of a spout, which is the topology's name unless set"
+        "groups", nargs="*", metavar="GROUP", help="kafka.group of a spout, which is the topology's name unless set"
     )
+    parser.add_argument(
+        "--batches", action="append", default=[], metavar="ID",
+        help="batch.id of a KafkaBatches, which is the topology's name unless set; may be repeated",
+    )  # fmt: skip
+    parser.add_argument(
+        "--store", metavar="URL",
+        help="where batches are kept (default: batch.store of downspout.toml or the environment, or sqlite:///batches.db)",
+    )  # fmt: skip
+    parser.add_argument("--store-password", metavar="REF", help="its password, as env:NAME or file:PATH")
     parser.add_argument(
         "--topic", action="append", default=[], help="only this topic, also without a commit; may be repeated"
     )
@@ -66,6 +76,8 @@ def add_parser(commands: Any) -> None:
 def _run(arguments: argparse.Namespace) -> int:
     from downspout.offsets.lag import Question
 
+    if not arguments.groups and not arguments.batches:
+        raise ConfigError("lag needs a group, or --batches", cure="downspout lag GROUP, or --batches ID")
     if arguments.timeout and not arguments.watch and arguments.until is None:
         raise ConfigError("--timeout goes with --until or --watch", cure="--until 0 --timeout 60s")
     client = way_in(arguments)[1]
@@ -93,10 +105,15 @@ def _screen(arguments: argparse.Namespace) -> Iterator[Show]:
 
 def look(arguments: argparse.Namespace, cluster: Cluster, question: Question, show: Show, clock: Clock) -> int:
     """Look once, or again and again; return the exit code."""
+    from downspout.offsets.lag import collect
+
     begun = clock.monotonic()
     once = not arguments.watch and arguments.until is None
     while True:
-        found = [_ask(cluster, group, question, patient=not once) for group in arguments.groups]
+        asks = [partial(collect, cluster, group, question) for group in arguments.groups]
+        asks += [partial(_batches, arguments, cluster, name, question) for name in arguments.batches]
+        names = [*arguments.groups, *arguments.batches]
+        found = [_ask(ask, name, patient=not once) for ask, name in zip(asks, names, strict=True)]
         behind = sum(row.unread for each in found for row in each.partitions)
         told = not any(each.total.problems for each in found)
         within = arguments.until is not None and told and behind <= arguments.until
@@ -115,12 +132,26 @@ def look(arguments: argparse.Namespace, cluster: Cluster, question: Question, sh
         clock.sleep(arguments.every if left is None else min(arguments.every, left))
 
 
-def _ask(cluster: Cluster, group: str, question: Question, *, patient: bool) -> GroupLag:
+def _batches(arguments: argparse.Namespace, cluster: Cluster, name: str, question: Question) -> GroupLag:
+    """Look at the batches of one id."""
+    from downspout.batches.stores import BatchStoreContext, committed_ranges, open_batch_store
+    from downspout.kafka.port import OffsetAndMetadata
+    from downspout.offsets.lag import collect_batches
+
+    location, password = batch_store(arguments)
+    with closing(open_batch_store(location, BatchStoreContext(name, password=password))) as store:
+        current, ranges = committed_ranges(store)
+    commits = {tp: OffsetAndMetadata(each.next, "", -1) for tp, each in ranges.items()}
+    read_ids = {tp.topic: each.topic_id for tp, each in ranges.items()}
+    return collect_batches(cluster, name, current, commits, read_ids, question)
+
+
+def _ask(ask: Callable[[], GroupLag], group: str, *, patient: bool) -> GroupLag:
     """Look at one group. Raises BrokerError: no broker answers; who is ``patient`` sees that, and looks again."""
-    from downspout.offsets.lag import GroupLag, collect
+    from downspout.offsets.lag import GroupLag
 
     try:
-        return collect(cluster, group, question)
+        return ask()
     except BrokerError as error:
         if not patient:
             raise

@@ -40,6 +40,7 @@ NO_GROUP = (
     "there is no such group: the name is misspelt, it never committed, or its commits expired "
     "(the broker's offsets.retention.minutes)"
 )
+NO_BATCH = "the store holds no committed batch under this id: it is misspelt, or none was committed yet"
 NOTHING_YET = (
     "it has no commits, and its members own no partitions yet: name a --topic to see how much there is to read"
 )
@@ -127,7 +128,7 @@ class TopicLag:
 
 @dataclass(frozen=True, slots=True)
 class GroupLag:
-    """A group in all of its topics."""
+    """A group in all of its topics; or the batches of one id, which are committed to a store."""
 
     group: str
     state: str = ""  # Kafka's word; empty: not known
@@ -135,6 +136,7 @@ class GroupLag:
     members: Sequence[GroupMember] = ()
     topics: Sequence[TopicLag] = ()
     problem: str = ""  # why there are none
+    kind: str = "group"  # or "batches"
 
     @property
     def partitions(self) -> list[PartitionLag]:
@@ -236,8 +238,18 @@ def assemble(
     states: Mapping[str, TopicState],
     *,
     committed_only: bool = True,
+    read_ids: Mapping[str, str] | None = None,
 ) -> GroupLag:
-    """Put together what Kafka has told of a group."""
+    """Put together what Kafka has told of a group.
+
+    Args:
+        group: its name.
+        description: its members; None: there is no such group.
+        commits: what it has committed.
+        states: its topics.
+        committed_only: the group reads committed records alone.
+        read_ids: Kafka's ids of the topics that commits without metadata are for, where they are known.
+    """
     members = description.members if description is not None else ()
     owners = {tp: member for member in members for tp in member.partitions}
     topics = []
@@ -258,6 +270,8 @@ def assemble(
             )
             for number, log in sorted(logs.items())
         ]
+        if state.id and (read_ids or {}).get(topic, state.id) not in ("", state.id):
+            rows = [replace(row, lag=None, problem=EARLIER) for row in rows]
         topics.append(TopicLag(topic, rows, "" if rows else state.problem))
     known = description is not None or bool(commits)
     problem = NO_GROUP if not known else "" if topics else NOTHING_YET
@@ -301,6 +315,38 @@ def collect(cluster: Cluster, group: str, question: Question | None = None) -> G
     states = cluster.describe_logs(names) if names else {}
     wanted = {tp: commit for tp, commit in commits.items() if tp.topic in names}
     found = assemble(group, description, wanted, states, committed_only=asked.committed_only)
+    return _with_ages(cluster, found, asked) if asked.with_age else found
+
+
+def collect_batches(
+    cluster: Cluster,
+    name: str,
+    current: int,
+    commits: Mapping[TopicPartition, OffsetAndMetadata],
+    read_ids: Mapping[str, str],
+    question: Question | None = None,
+) -> GroupLag:
+    """Return how far the batches of an id are behind.
+
+    Args:
+        cluster: the brokers.
+        name: ``batch.id``.
+        current: the transaction that is committed next.
+        commits: where it begins.
+        read_ids: Kafka's ids of the topics that these offsets are of.
+        question: what is to be told.
+
+    Raises:
+        BrokerError: no broker answers.
+    """
+    asked = question or Question()
+    names = set(asked.topics) or {tp.topic for tp in commits}
+    wanted = {tp: commit for tp, commit in commits.items() if tp.topic in names}
+    states = cluster.describe_logs(names) if names else {}
+    found = assemble(name, None, wanted, states, committed_only=asked.committed_only, read_ids=read_ids)
+    found = replace(
+        found, kind="batches", state=f"transaction {current} is committed next", problem="" if commits else NO_BATCH
+    )
     return _with_ages(cluster, found, asked) if asked.with_age else found
 
 

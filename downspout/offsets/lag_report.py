@@ -33,10 +33,10 @@ def age(seconds: float | None) -> str:
 
 def lines(found: GroupLag) -> list[str]:
     """Return a group's table: a line per partition, topic and in all, then what blocks and what is wrong."""
-    parts = [found.state, found.state and counted(len(found.members), "member")]
+    parts = [found.state, found.state and found.kind == "group" and counted(len(found.members), "member")]
     parts.append(found.coordinator and f"coordinator {found.coordinator}")
     said = ", ".join(filter(None, [*parts, found.problem]))
-    out = [f"group {found.group}: {said or 'its state is not known'}"]
+    out = [f"{found.kind} {found.group}: {said or 'its state is not known'}"]
     rows: list[tuple[str, ...]] = [HEAD]
     for topic in found.topics:
         rows += [_cells(row) for row in topic.partitions]
@@ -107,6 +107,7 @@ def as_json(found: Sequence[GroupLag], at: str) -> dict[str, Any]:
 def _group(found: GroupLag) -> dict[str, Any]:
     return {
         "group": found.group,
+        "kind": found.kind,
         "state": found.state or None,
         "coordinator": found.coordinator or None,
         "problem": found.problem or None,

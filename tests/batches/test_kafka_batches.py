@@ -1,9 +1,12 @@
 from __future__ import annotations
 
+import json
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from downspout.cli import main
 from downspout.metrics import PARTITION_METRICS
 from downspout.testing import FakeKafka, Killed, MemoryBatches, VirtualClock, run_topology
 from tests.batches.counting import LINES, Split, counted, values_of, word_count
@@ -98,6 +101,52 @@ def test_each_partition_has_its_figures(kafka: FakeKafka, memory: MemoryBatches,
     assert [(figures["committed"], figures["lag"], figures["lag_s"]) for figures in ended.values()] == [
         (each, 0, 0.0)
     ] * 3
+
+
+@pytest.mark.parametrize("kind", ["opaque", "transactional"])
+def test_the_lag_of_batches_is_told_by_a_command(
+    kafka: FakeKafka, memory: MemoryBatches, tmp_path: Path, capsys: pytest.CaptureFixture[str], kind: str
+) -> None:
+    """From the store alone: what the run reported as it ended, in records and in time, and the next transaction."""
+    for number, line in enumerate(LINES * 30):
+        kafka.produce("lines", value=line.encode(), partition=number % 3, timestamp_ms=number)
+    store = f"sqlite:///{tmp_path}/batches.db"
+    topology = word_count(kind, records_max=6, split=SlowSplit)
+    config = {**CONFIG, "batch.store": store, "batch.id": "wc", "run.drain_s": 20}
+    ended = run_topology(topology, config=config, for_s=1.0).run
+    words = ["lag", "--bootstrap", kafka.bootstrap, "--store", store]
+    assert main([*words, "--batches", "wc", "--json"]) == 0
+    (told,) = json.loads(capsys.readouterr().out)["groups"]
+    (topic,) = told["topics"]
+    assert (told["group"], told["kind"]) == ("wc", "batches")
+    assert told["state"] == f"transaction {ended.reports['coordinator']['batch_txid']:.0f} is committed next"
+    reported = ended.partitions["lines"].values()
+    for row, figures in zip(topic["partitions"], reported, strict=True):
+        assert {name: row[name] for name in ("committed", "begin", "end", "lag")} == {
+            name: figures[name] for name in ("committed", "begin", "end", "lag")
+        }
+        assert row["lag_s"] > 0
+    assert topic["total"]["lag"] == ended.reports["lines"]["lag"]
+    # A topic of the same name that was made again has nothing to do with these offsets.
+    kafka.delete_topic("lines")
+    kafka.create_topic("lines", 3)
+    assert main([*words, "--batches", "wc", "--batches", "misspelt"]) == 1
+    said = capsys.readouterr().out
+    assert "batches wc: transaction" in said
+    assert "lines[0]: the commit is of an earlier topic of this name" in said
+    assert "batches misspelt: transaction 1 is committed next, the store holds no committed batch under this id" in said
+
+
+def test_what_a_look_at_batches_lacks_is_named(
+    kafka: FakeKafka, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """No file is made of a store that is misspelt, and nothing named is nothing to look at."""
+    path = tmp_path / "none.db"
+    assert main(["lag", "--batches", "wc", "--store", f"sqlite:///{path}", "--bootstrap", kafka.bootstrap]) == 2
+    assert f"--store: there is no {path}" in capsys.readouterr().err
+    assert not path.exists()
+    assert main(["lag", "--bootstrap", kafka.bootstrap]) == 2
+    assert "lag needs a group, or --batches" in capsys.readouterr().err
 
 
 def test_a_stopped_run_waits_no_longer_than_it_may(kafka: FakeKafka, memory: MemoryBatches) -> None:

@@ -157,7 +157,7 @@ def test_the_json_has_one_schema() -> None:
     (group,) = told["groups"]
     (topic,) = group["topics"]
     assert (told["schema"], told["at"]) == (SCHEMA, "2026-11-24T20:00:00+00:00")
-    assert set(group) == {"group", "state", "coordinator", "problem", "members", "total", "topics"}
+    assert set(group) == {"group", "kind", "state", "coordinator", "problem", "members", "total", "topics"}
     assert set(topic) == {"topic", "problem", "total", "partitions"}
     assert group["members"] == [{"member": "one", "client_id": "c", "host": "h", "partitions": 1}]
     assert topic["partitions"][0] == {
