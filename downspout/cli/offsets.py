@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from downspout.cli.access import add_access, add_store, nothing_committed, open_groups
-from downspout.cli.arguments import add_actions, exit_codes, place, sentence
+from downspout.cli.arguments import add_actions, exit_codes, sentence
 from downspout.cli.offsets_seek import add_delete, add_seek, delete, export_text, seek
 from downspout.cli.offsets_zookeeper import add_zookeeper, import_zookeeper
 from downspout.cli.records import printable
@@ -55,8 +55,9 @@ def add_parser(commands: Any) -> None:
     )
     source = move.add_mutually_exclusive_group(required=True)
     source.add_argument(
-        "--from-checkpoint", dest="checkpoint", type=place, metavar="DIR", help="the query's checkpointLocation"
-    )
+        "--from-checkpoint", dest="checkpoint", metavar="DIR",
+        help="the query's checkpointLocation: a folder here, or in a bucket (s3a://…)",
+    )  # fmt: skip
     source.add_argument(
         "--from-zookeeper", dest="zookeeper", metavar="HOSTS/ROOT/ID",
         help="the nodes of a Storm spout for Kafka 0.8, or of Trident: zk1:2181,zk2:2181/zkRoot/id",

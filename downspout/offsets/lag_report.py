@@ -33,7 +33,9 @@ def age(seconds: float | None) -> str:
 
 def lines(found: GroupLag) -> list[str]:
     """Return a group's table: a line per partition, topic and in all, then what blocks and what is wrong."""
-    parts = [found.state, found.state and found.kind == "group" and counted(len(found.members), "member")]
+    parts = [found.state]
+    if found.state and found.kind == "group":
+        parts.append(counted(len(found.members), "member"))
     parts.append(found.coordinator and f"coordinator {found.coordinator}")
     said = ", ".join(filter(None, [*parts, found.problem]))
     out = [f"{found.kind} {found.group}: {said or 'its state is not known'}"]

@@ -1,4 +1,4 @@
-"""Where a streaming query stands, from its checkpoint: files alone, no Spark.
+"""Where a streaming query stands, from its checkpoint, here or in a bucket: files alone, no Spark.
 
 Before a batch runs, Spark writes down where it *ends* (``offsets/N``, a line for each source of the query), and when
 all of it is done, that it is (``commits/N``). So a query stands at the end of the last batch that has both. A batch
@@ -25,9 +25,11 @@ from pathlib import Path
 from typing import Any
 
 from downspout.errors import ConfigError
+from downspout.settings.object_path import place
+from downspout.sink.storage.places import storage_of
 from downspout.spark.source.ranges import Offsets, from_json
 
-NOT_A_FOLDER = "the folder that checkpointLocation names; one in HDFS or a bucket has to be copied here first"
+NOT_A_FOLDER = "the folder that checkpointLocation names, here or in a bucket; one in HDFS has to be copied first"
 BY_HAND = "give the spout its start by hand: kafka.start=OFFSETS and kafka.start_offsets"
 DAMAGED = f"restore the checkpoint from a copy, or {BY_HAND}"
 VERSIONS = ("v1", "v2")
@@ -46,17 +48,37 @@ class Checkpoint:
     planned: Offsets = field(default_factory=dict)  # where that one was to end
 
 
+def checkpoint_place(directory: str | Path) -> Path:
+    """Return the folder that ``checkpointLocation`` names, on this machine or in a bucket.
+
+    >>> str(checkpoint_place("s3a://bucket/checkpoints/counts"))
+    's3://bucket/checkpoints/counts'
+    """
+    return place(re.sub(r"\As3[an]://", "s3://", str(directory)), "checkpoint")
+
+
 def read_checkpoint(directory: str | Path) -> Checkpoint:
     """Return where the query of a checkpoint stands; that of this package's source or of Spark's own.
 
     Args:
-        directory: what ``checkpointLocation`` names, on this machine.
+        directory: what ``checkpointLocation`` names: a folder on this machine, or in a bucket, which is reached as
+            those of sinks are (``parquet.storage_options`` in the environment).
+
+    Raises:
+        ConfigError: it is no checkpoint, is damaged, or cannot be read.
     """
-    path = Path(directory)
-    if not (path / "offsets").is_dir():
+    path = checkpoint_place(directory)
+    try:
+        return _read_checkpoint(path)
+    except OSError as error:
         raise ConfigError(
-            f"{directory} is not the checkpoint of a streaming query: it has no offsets", cure=NOT_A_FOLDER
-        )
+            f"{path} cannot be read: {error.strerror or error}", cure="look at its permissions, and whether it answers"
+        ) from error
+
+
+def _read_checkpoint(path: Path) -> Checkpoint:
+    if not storage_of(path).exists(path / "offsets"):
+        raise ConfigError(f"{path} is not the checkpoint of a streaming query: it has no offsets", cure=NOT_A_FOLDER)
     query = _query(path / "metadata")
     begun, finished = batch_numbers(path / "offsets"), batch_numbers(path / "commits")
     last = max(finished, default=None)
@@ -79,11 +101,11 @@ def _planned(path: Path, unfinished: int | None) -> Offsets:
 
 def batch_numbers(folder: Path) -> set[int]:
     """Return the numbers of the batches in a log; check sums and files that are being written have other names."""
-    return {int(file.name) for file in folder.iterdir() if file.name.isdecimal()} if folder.is_dir() else set()
+    return {int(name) for name in storage_of(folder).names(folder) if name.isdecimal()}
 
 
 def _query(file: Path) -> str:
-    if not file.exists():
+    if not storage_of(file).exists(file):
         return ""
     found = _json(_read(file), f"{file}: the id of the query")
     return str(found["id"]) if isinstance(found, dict) and "id" in found else ""
@@ -91,7 +113,8 @@ def _query(file: Path) -> str:
 
 def _initial(path: Path) -> Offsets:
     """Return where Spark's own source started, where no batch is finished yet."""
-    files = sorted((path / "sources").glob("*/0"))
+    sources, disk = path / "sources", storage_of(path)
+    files = [sources / name / "0" for name in sorted(disk.names(sources)) if disk.exists(sources / name / "0")]
     if not files:
         raise ConfigError(
             f"{path}: no batch of this query is finished, so it has no position yet",
@@ -148,7 +171,7 @@ def _has_partitions(value: Any) -> bool:
 
 
 def _lines(file: Path) -> list[str]:
-    if not file.exists():
+    if not storage_of(file).exists(file):
         raise ConfigError(f"{file} is missing, although batch {file.name} is finished", cure=DAMAGED)
     return _versioned(_read(file), file)
 
@@ -169,7 +192,7 @@ def _versioned(text: str, file: Path) -> list[str]:
 
 def _read(file: Path) -> str:
     try:
-        return file.read_text(encoding="utf-8")
+        return storage_of(file).read(file).decode()
     except OSError as error:
         raise ConfigError(f"{file} cannot be read: {error.strerror}", cure="make it readable") from None
     except UnicodeDecodeError:

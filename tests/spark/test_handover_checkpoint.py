@@ -5,14 +5,19 @@ from __future__ import annotations
 import re
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from downspout.errors import ConfigError
 from downspout.kafka import TopicPartition
+from downspout.settings import ObjectPath
+from downspout.sink import storage_of
 from downspout.spark import read_checkpoint
 from downspout.spark.checkpoint import Checkpoint
+from tests.object_store_faults import options_of
+from tests.sink.cloud_support import SAMPLED_SERVERS, server_of
 from tests.spark.handover_support import HEAD
 from tests.spark.handover_support import write_checkpoint as write
 
@@ -136,6 +141,31 @@ def test_damage_is_named(tmp_path: Path, damage: Callable[[Path], None], said: s
     damage(folder)
     with pytest.raises(ConfigError, match=re.escape(said) + r".*Try: \w+"):
         read_checkpoint(folder)
+
+
+@pytest.mark.parametrize("server", SAMPLED_SERVERS)
+def test_a_checkpoint_in_a_bucket_is_read_where_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, server: str
+) -> None:
+    """By Spark's name for the bucket, with the storage that sinks use; and what is wrong with it is said as here."""
+    here = [write(tmp_path / "c", *ENDS, finished=2), Path(__file__).parent / "checkpoints" / "connector-4.0.0"]
+    started = write(tmp_path / "started", *ENDS, finished=0)
+    (started / "sources" / "0").mkdir(parents=True)
+    (started / "sources" / "0" / "0").write_text("\0v1\n" + ENDS[0])
+    with server_of(server) as url:
+        monkeypatch.setenv("DOWNSPOUT_PARQUET_STORAGE_OPTIONS", ",".join(options_of(url, tmp_path)))
+        for folder in [*here, started]:
+            there = ObjectPath(f"s3://bucket/checkpoints/{folder.name}")
+            disk = storage_of(there)
+            for file in (path for path in folder.rglob("*") if path.is_file()):
+                disk.write(there / file.relative_to(folder), file.read_bytes())
+            found = read_checkpoint(f"s3a://bucket/checkpoints/{folder.name}")
+            assert found == replace(read_checkpoint(folder), directory=there)
+        disk.remove(there / "sources" / "0" / "0")
+        with pytest.raises(ConfigError, match="s3://bucket/checkpoints/started: no batch of this query is finished"):
+            read_checkpoint(there)
+        with pytest.raises(ConfigError, match="s3://bucket/none is not the checkpoint of a streaming query"):
+            read_checkpoint("s3://bucket/none")
 
 
 def test_what_is_no_checkpoint(tmp_path: Path) -> None:
