@@ -8,7 +8,7 @@ CODE := downspout spouts bolts
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo kafka-demo sql-demo batch-demo s3-demo formats-demo ui-demo storm-demo spark-demo test check test-all soak soak-ledger chaos storm-chaos soak-real mutants lint types doctest format docs jars bench spark-versions fuzz lock clean
+.PHONY: help demo kafka-demo sql-demo batch-demo s3-demo formats-demo ui-demo storm-demo spark-demo test check test-all soak soak-ledger chaos storm-chaos partitions soak-real mutants lint types doctest format docs jars bench spark-versions fuzz lock clean
 
 help:  ## say what there is
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 18
@@ -94,6 +94,9 @@ endif
 
 storm-chaos: $(VENV)/.dev  ## kill -9 of workers and components on a real Storm under load, then audit: 20 in 5 minutes (KILLS=20 MINUTES=5 SEED=1; POISON=2: records that kill)
 	@$(BIN)/python -m tools.storm_chaos $(if $(KILLS),--kills $(KILLS)) $(if $(MINUTES),--minutes $(MINUTES)) $(if $(SEED),--seed $(SEED)) $(if $(POISON),--poison $(POISON))
+
+partitions: $(VENV)/.dev  ## cut, pause, slow and fill three brokers, three workers and a store on machines of their own, then compare: 20 minutes (SINK=disk, s3, kafka or sql; SEED=7 MINUTES=5; BROKER_PAUSES=10 instead; Linux, root)
+	@$(BIN)/python -m tools.partitions $(if $(SINK),--sink $(SINK)) $(if $(MINUTES),--minutes $(MINUTES)) $(if $(SEED),--seed $(SEED)) $(if $(BROKER_PAUSES),--broker-pauses $(BROKER_PAUSES)) $(if $(REPORT),--report $(REPORT))
 
 soak-real: $(VENV)/.dev  ## the main job at a constant rate on a real broker for 30 minutes: memory, lag, audit (MINUTES=5; RATE=1000)
 	@$(BIN)/python -m tools.chaos.soak $(if $(MINUTES),--minutes $(MINUTES)) $(if $(RATE),--rate $(RATE))

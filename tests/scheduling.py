@@ -63,6 +63,7 @@ LONGER_S = {
     "tests/topology/test_simulation.py": 900,  # many worlds in one test
     "tests/topologies/test_demo": 900,  # whole demos
     "tests/chaos/test_chaos.py": 900,
+    "tests/partitions/": 900,
 }
 """The first that fits: a test, a file or a folder → seconds."""
 WHOLE_FACTOR = 6
