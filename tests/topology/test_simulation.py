@@ -204,6 +204,37 @@ def test_somebody_comes_back_to_the_records_after_all_have_left() -> None:
     assert outcome.violations == []
 
 
+@pytest.mark.parametrize(("seed", "dropped"), [(2, "requests"), (5, "answers")])
+def test_a_process_that_hears_nothing_of_kafka_lives_beside_its_successor(seed: int, dropped: str) -> None:
+    """Where its heartbeats are dropped too, another one takes its partition while it works on; it comes back by itself,
+    and no process ends."""
+    drawn = draw(seed)
+    config = drawn.config | {"kafka.session_timeout_ms": 6_000}
+    plan = replace(drawn, members=2, partitions=2, duration_s=60.0, store=False, config=config)
+    plan.steps[:] = [Step(at, "records", size=3, chance=at / 30) for at in (5.0, 10.0, 12.0, 14.0, 16.0, 18.0, 25.0)]
+    plan.steps.append(Step(11.0, "silence", member=1, size=1.0, chance=0.9))
+    outcome = run_seed(orders, seed, plan=plan)
+    assert outcome.violations == []
+    assert outcome.injected["silence"] == 1
+    (silent,) = {event.who for event in outcome.trace.about("hears nothing of Kafka")}
+    lost = [event for event in outcome.trace.about("lost orders") if event.who == silent]
+    assert len(lost) == (dropped == "requests")
+    assert not outcome.trace.about("ends with")
+
+
+@pytest.mark.parametrize("size", [0.3, 1.0])
+def test_a_store_that_is_silent_is_waited_for(size: float) -> None:
+    """For all processes at once: none of them ends, and each row is there once."""
+    plan = replace(draw(6), members=2, duration_s=60.0, store=True)
+    plan.steps[:] = [Step(at, "records", size=3, chance=at / 30) for at in (5.0, 10.0, 12.0, 14.0, 16.0, 18.0, 25.0)]
+    plan.steps.append(Step(11.0, "silence", size=size, chance=0.1))
+    outcome = run_seed(orders, 6, plan=plan)
+    assert outcome.violations == []
+    assert len({event.who for event in outcome.trace.about("hears nothing of its store")}) == 2
+    assert outcome.trace.about("is lost", "is unanswered")
+    assert not outcome.trace.about("ends with")
+
+
 def test_who_ends_with_an_error_while_all_leave_stays_away(monkeypatch: pytest.MonkeyPatch) -> None:
     leave = Process.leave
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
@@ -38,6 +39,8 @@ from downspout.testing.fake_transactions import FakeTransactionalProducer
 __all__ = ["Connection", "FaultyDisk", "Killed", "Living", "SharedFolder", "WatchedDisk", "places"]
 
 OUTPUT_PARTITIONS = 2  # Of a topic that comes into being with its first record
+KAFKA, STORE = "Kafka", "its store"  # Services that a process may hear nothing of
+REQUESTS, ANSWERS = "requests", "answers"  # What a silent network drops; without requests there are no answers either
 T = TypeVar("T")
 
 
@@ -60,6 +63,9 @@ class Living(Protocol):
     def wait_in_vain(self) -> None:
         """Let the time pass after which a request is given up."""
 
+    def silence(self, service: str) -> str:
+        """Return what the network drops between the process and a service: nothing, requests, or answers alone."""
+
     def disk_error(self, operation: str) -> OSError | None:
         """Return the failure of the disk that is due now, if any."""
 
@@ -73,11 +79,45 @@ def places(offsets: Mapping[TopicPartition, Any]) -> str:
     return " ".join(f"{tp.topic}[{tp.partition}]@{what}" for tp, what in sorted(offsets.items()))
 
 
+class _Reached(FakeKafka):
+    """The same Kafka as one process reaches it: while the network is silent, its requests have no answer."""
+
+    def __init__(self, kafka: FakeKafka, process: Living) -> None:
+        vars(self).update(_whole=kafka, _process=process)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._whole, name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        setattr(self._whole, name, value)
+
+    @property
+    def is_up(self) -> bool:  # type: ignore[override]  # what a test sets, the world sets for all processes
+        """Whether brokers answer this process."""
+        return self._whole.is_up and not self._process.silence(KAFKA)
+
+    @property
+    def coordinates(self) -> bool:
+        """Whether the group coordinator answers this process."""
+        return self._whole.coordinates and self.is_up
+
+    def run_remote(self, operation: str, action: Callable[[], T]) -> T:
+        """Run what this process sends to a broker."""
+        silence = self._process.silence(KAFKA)
+        if not silence:
+            answer: T = self._whole.run_remote(operation, action)
+            return answer
+        if silence == ANSWERS:
+            with suppress(errors.KafkaError):
+                self._whole.run_remote(operation, action)
+        raise errors.KafkaTimeoutError(f"{operation}: {self.bootstrap} is silent")
+
+
 class Connection:
     """A :class:`~downspout.kafka.port.Cluster` for one process."""
 
     def __init__(self, kafka: FakeKafka, process: Living) -> None:
-        self._kafka = kafka
+        self._kafka: FakeKafka = _Reached(kafka, process)
         self._process = process
         self.consumers: list[FakeConsumer] = []
 

@@ -10,7 +10,7 @@ from kafka import errors
 from kafka.structs import TopicPartition
 
 from downspout.sink.recovery import SWEEP_AFTER_S
-from downspout.testing.simulation.fault_proxy import Killed
+from downspout.testing.simulation.fault_proxy import ANSWERS, KAFKA, REQUESTS, STORE, Killed
 from downspout.testing.simulation.plan import Step
 from downspout.testing.simulation.process import Fuse, Process, places_in
 
@@ -126,6 +126,20 @@ class Faults:
             process.leaving = True
             if step.size < 0.7:
                 self._world.later(step.chance * 60, lambda: self._world.start(process.number))
+
+    def _silence(self, step: Step) -> None:
+        """Cut one process off, or from a store all; others of its group go on, and may take over what it has."""
+        if (process := self._process(step)) is None:
+            return
+        session = self._world.plan.config["kafka.session_timeout_ms"] / 1000
+        seconds = session * (step.size if self.chance.random() < 0.3 else 1 + 4 * step.size)
+        dropped = REQUESTS if self.chance.random() < 0.6 else ANSWERS
+        has_store = self._world.bucket is not None or self._world.batches is not None
+        service = STORE if has_store and step.chance < 0.5 else KAFKA
+        everybody = self._world.processes if service == STORE and step.chance < 0.2 else [process]
+        self._count("silence")
+        for each in everybody:
+            each.fall_silent(service, dropped, seconds)
 
     # --- Kafka ---
 

@@ -22,7 +22,7 @@ from downspout.kafka import clusters, port
 from downspout.ledger.message_id import split_id
 from downspout.origins import FIELD, each
 from downspout.sink.sink_bolt import SinkBolt
-from downspout.testing.simulation.fault_proxy import Connection, FaultyDisk, Killed, full
+from downspout.testing.simulation.fault_proxy import KAFKA, REQUESTS, STORE, Connection, FaultyDisk, Killed, full
 from downspout.testing.simulation.store import WRITES, SimulatedStore
 from downspout.wire.streams import TRANSACTIONS
 
@@ -83,6 +83,7 @@ class Process:
         self.disk_faults = 0
         self.store_faults: deque[str] = deque()  # What becomes of requests to the object store
         self.store_fault_in = 0  # After how many more of them
+        self.silences: dict[str, tuple[str, float]] = {}  # By service, what the network drops, and until when
         self.connection = Connection(world.kafka, self)
         self.bootstrap = f"{world.kafka.bootstrap}/{self.name}"
         clusters.register(self.bootstrap, cast(port.Cluster, self.connection))
@@ -193,8 +194,23 @@ class Process:
         self.world.injected["disk"] += 1
         return full()
 
+    def fall_silent(self, service: str, dropped: str, seconds: float) -> None:
+        """Let the network drop what it and a service send each other, for a while."""
+        self.note(f"hears nothing of {service} for {seconds:.1f} s: {dropped} are lost")
+        self.silences[service] = dropped, self.world.clock.monotonic() + seconds
+        if service == KAFKA and dropped == REQUESTS:
+            for consumer in self.connection.consumers:
+                consumer.freeze()
+
+    def silence(self, service: str) -> str:
+        """Return what the network drops between it and a service now; nothing: it works."""
+        dropped, until = self.silences.get(service, ("", 0.0))
+        return dropped if self.world.clock.monotonic() < until else ""
+
     def store_fault(self, kind: str) -> str:
         """Return what becomes of the next request to the object store."""
+        if dropped := self.silence(STORE):
+            return "lost" if dropped == REQUESTS else "unanswered"
         if not self.store_faults or (kind not in WRITES and self._chance.random() < 0.8):
             return ""  # what writes is more interesting
         self.store_fault_in -= 1

@@ -240,6 +240,7 @@ class World:
             process.fuse, process.disk_faults = None, 0
             process.bolt_faults.clear()
             process.store_faults.clear()
+            process.silences.clear()
             process.leaving = process.engine.stopping
         started = self.clock.monotonic()
         seen: dict[TopicPartition, tuple[Any, float]] = {}
