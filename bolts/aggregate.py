@@ -12,16 +12,26 @@ minutes)``. No state is held for it: late rows and rows out of order are added w
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from functools import partial
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
+from streamparse import Stream
 
+from downspout.errors import ConfigError, TopologyError
 from downspout.settings.table import SETTINGS
+from downspout.sink.buffer import Batch
 from downspout.sink.columns.aggregate import Aggregation
 from downspout.sink.columns.schema import Columns
+from downspout.sink.identity.rows import Mask
+from downspout.sink.log.entry import Partition
 from downspout.sink.sink_bolt import SinkBolt
-from downspout.sink.writer import Build
+from downspout.sink.writer import Build, Times
+
+LATE = "late"
+"""The stream of rows that came when all their windows were final, and the figure that counts them."""
 
 
 class AggregateBolt(SinkBolt):
@@ -32,6 +42,18 @@ class AggregateBolt(SinkBolt):
     >>> spec.component_cls.__name__
     'AggregateBolt'
     """
+
+    figures = (*SinkBolt.figures, LATE)
+
+    @classmethod
+    def outputs_of(cls, config: Mapping[str, Any]) -> list[Any]:
+        """Return the stream ``late``, if rows go there."""
+        columns = cls.columns_of(config)
+        if SETTINGS["parquet.late"].parse(config.get("parquet.late", "add"), "spec") != "stream":
+            return []
+        if _aggregation(config, columns).window is None:
+            raise ConfigError("parquet.late = stream: without a window no row is late", cure="parquet.late=add")
+        return [Stream(fields=[*columns.names, "origin"], name=LATE)]
 
     @classmethod
     def columns_of(cls, conf: Mapping[str, Any]) -> Columns:
@@ -49,7 +71,15 @@ class AggregateBolt(SinkBolt):
     def initialize(self, storm_conf: Mapping[str, Any], context: Mapping[str, Any]) -> None:
         """Read keys and aggregates besides what every sink reads."""
         self._aggregation = _aggregation(storm_conf, self.columns_of(storm_conf))
+        self._window = self._aggregation.window
+        self._latest: dict[Partition, int] = {}
         super().initialize(storm_conf, context)
+        if self.settings["late"] == "stream" and not self.has_origins:
+            raise TopologyError(
+                f"{self.component_name}: parquet.late = stream, and its tuples have no field origin: a late row that "
+                "comes again would be another",
+                cure="hand the spout's field origin on; or parquet.late=add",
+            )
 
     @classmethod
     def fingerprint(cls, conf: Mapping[str, Any]) -> list[str]:
@@ -58,7 +88,36 @@ class AggregateBolt(SinkBolt):
 
     def builder(self, table: pa.Table) -> Build:
         """Return the function that folds the rows that are wanted."""
-        return lambda mask, _: self._aggregation.fold(table.filter(pa.array(mask)))
+        return lambda mask, _: self._aggregation.fold(table.filter(pa.array(mask)), self.writer.log.watermark.value)
+
+    # --- event time -------------------------------------------------------------------------------------
+
+    def parts(self, batch: Batch) -> Iterable[Batch]:
+        """Note the greatest times of the whole flush: the log gets them with its last part, when nothing is held."""
+        if self._window is not None:
+            times: Any = batch.table.column(self._window.column)
+            known = np.asarray(self._window.panes(times).is_valid())
+            self._latest = batch.identities.latest(np.asarray(times.cast(pa.int64()).fill_null(0)), known)
+        return super().parts(batch)
+
+    def times(self, batch: Batch) -> Times | None:
+        """Return how far the rows are in time, and which are late by a watermark."""
+        if (window := self._window) is None:
+            return None
+        late = partial(window.late, batch.table.column(window.column))
+        return Times(self._latest if self.is_last_part else {}, late, self.settings["late"] == "stream")
+
+    def set_aside(self, batch: Batch, rows: Mask) -> None:
+        """Emit late rows to the stream ``late``. They are not in the directory: if this is lost, they come again."""
+        late = batch.only(rows)
+        columns = [*(late.table.column(name).to_pylist() for name in self.columns.names), late.identities.origins()]
+        for anchor, *values in zip(late.ids, *columns, strict=True):
+            self.emit(values, stream=LATE, anchors=[anchor])
+
+    def report(self) -> Mapping[str, float]:
+        """Return what every sink reports, and with a window how many rows were late."""
+        figures = super().report()
+        return figures if self._window else {name: value for name, value in figures.items() if name != LATE}
 
 
 def _aggregation(conf: Mapping[str, Any], columns: Columns) -> Aggregation:

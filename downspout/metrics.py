@@ -103,6 +103,7 @@ _TABLE = (
     Metric("files", "counter", "files", "Files written."),
     Metric("bytes", "counter", "bytes", "Size of these files."),
     Metric("covered", "counter", "rows", "Rows that were left out, because the directory has them already."),
+    Metric("late", "counter", "rows", "Rows that came when all their windows were final."),
     Metric("rejected", "counter", "rows", "Rows that failed, because a value does not go into its column.", "Of the parsers: rows sent to the stream `rejects`."),
     Metric("flushes", "counter", "flushes", "Flushes that wrote something or left it out."),
     Metric("held", "gauge", "rows", "Rows that wait for the next flush."),

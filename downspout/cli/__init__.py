@@ -16,8 +16,8 @@ import sys
 from collections.abc import Sequence
 
 COMMANDS = (
-    "new", "run", "check", "audit", "head", "compact", "export", "compare", "dlq", "kafka", "lag", "offsets", "storm",
-    "spark", "settings", "simulate", "completion",
+    "new", "run", "check", "audit", "head", "windows", "compact", "export", "compare", "dlq", "kafka", "lag", "offsets",
+    "storm", "spark", "settings", "simulate", "completion",
 )  # fmt: skip
 
 

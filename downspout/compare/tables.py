@@ -40,7 +40,8 @@ class Sink:
         if not settings["aggregates"]:
             return cls(component.name, pa.schema(list(columns.schema)), folders)
         aggregation = Aggregation.parse(settings["keys"], settings["aggregates"], columns)
-        return cls(component.name, aggregation.schema(columns), folders, aggregation)
+        schema = aggregation.finish(aggregation.schema(columns).empty_table()).schema
+        return cls(component.name, schema, folders, aggregation)
 
     @property
     def keys(self) -> tuple[str, ...]:

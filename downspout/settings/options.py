@@ -232,6 +232,12 @@ class ParquetOptions(TypedDict, total=False):
     """AggregateBolt: columns that form the key, and at most one window: ``window(at, 10 minutes)``."""
     aggregates: str | Sequence[str]
     """AggregateBolt: ``count``, or ``sum:x``, ``min:x``, ``max:x``, ``count:x`` of a column x."""
+    lateness_s: float
+    """How far the time of a row may lie behind that of a later row of its partition, before windows are final."""
+    idle_s: float
+    """For how long a partition without rows keeps windows from being final, while others have rows."""
+    late: Literal["add", "stream"]
+    """What becomes of a row that comes when all its windows are final."""
     partition_by: str | Sequence[str]
     """Columns that become Hive folders (``month=7/``)."""
     input_names: str | Sequence[str] | Mapping[str, str]

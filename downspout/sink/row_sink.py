@@ -294,6 +294,11 @@ class RowSink(Bolt):
         """Return what is written and acked together, in its order."""
         return [batch]
 
+    @property
+    def is_last_part(self) -> bool:
+        """Whether what is written now is the last part of its flush."""
+        return len(self._unwritten) == 1
+
     def _bound(self) -> None:
         """Forget what came since the store is away, if it is much and the engine does not let spouts rest."""
         settings, buffer = self.settings, self._buffer

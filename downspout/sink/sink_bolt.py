@@ -26,11 +26,12 @@ from downspout.sink.columns import hive
 from downspout.sink.columns.schema import Columns
 from downspout.sink.compaction.alongside import Alongside
 from downspout.sink.identity.inputs import check_names
+from downspout.sink.identity.rows import Mask
 from downspout.sink.row_sink import RowSink
 from downspout.sink.runs import run_of
 from downspout.sink.storage.places import SINK_RETRY_S, storage_of
 from downspout.sink.storage.port import Storage
-from downspout.sink.writer import Build, Flushed, SinkWriter
+from downspout.sink.writer import Build, Flushed, SinkWriter, Times
 
 logger = logging.getLogger("downspout.sink")
 
@@ -125,6 +126,8 @@ class SinkBolt(RowSink):
             partition_by=settings["partition_by"],
             compression=settings["compression"],
             rebuild=settings["rebuild"],
+            lateness_s=settings["lateness_s"],
+            idle_s=settings["idle_s"],
             run=run_of(conf),
             disk=disk or storage_of(directory, settings["storage_options"], SINK_RETRY_S),
             clock=clock,
@@ -152,7 +155,18 @@ class SinkBolt(RowSink):
 
     def write(self, batch: Batch) -> tuple[Batch, Flushed]:
         """Write the rows that are not in the directory yet."""
-        return batch, self.writer.flush(batch.identities, self.builder(batch.table))
+        flushed = self.writer.flush(batch.identities, self.builder(batch.table), self.times(batch))
+        if flushed.aside is not None:
+            self.set_aside(batch, flushed.aside)
+        return batch, flushed
+
+    def times(self, batch: Batch) -> Times | None:
+        """Return the times of the rows, if they have windows."""
+        return None
+
+    def set_aside(self, batch: Batch, rows: Mask) -> None:
+        """Emit what was not written, because it came too late."""
+        raise NotImplementedError
 
     def process_tick(self, tup: Any) -> None:
         """Flush what has become old enough, and look after the compaction."""

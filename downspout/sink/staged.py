@@ -8,8 +8,8 @@ after a crash between our commit and Spark's, finds it there and leaves it.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pyarrow as pa
@@ -18,8 +18,8 @@ from downspout.errors import SinkError
 from downspout.sink.identity.coverage import Coverage
 from downspout.sink.identity.rows import Identities
 from downspout.sink.log.commit_log import FencedError
-from downspout.sink.log.entry import DataFile
-from downspout.sink.writer import Build, Flushed, SinkWriter
+from downspout.sink.log.entry import DataFile, Partition
+from downspout.sink.writer import Build, Flushed, SinkWriter, Times
 
 
 @dataclass(frozen=True)
@@ -30,6 +30,8 @@ class Staged:
     coverage: Coverage  # the rows that are in them
     steps: dict[str, str]  # of the sink's inputs, as the coverage was made
     covered: int = 0  # rows that were left out, because they are in the directory already
+    latest: Mapping[Partition, int] = field(default_factory=dict)  # the greatest times of the rows, by partition
+    watermark: int | None = None  # by which late rows were told
 
 
 class OutdatedError(Exception):
@@ -51,18 +53,20 @@ class StagingWriter(SinkWriter):
         except OSError as error:
             raise self._cannot_write(error) from error
 
-    def _flush(self, identities: Identities, build: Build) -> Flushed:
+    def _flush(self, identities: Identities, build: Build, times: Times | None) -> Flushed:
         self._catch_up()
         rows = identities.under(self.steps)
-        wanted = rows.not_in(self.log.coverage) & rows.not_in(self._own)
-        covered = int((~wanted).sum())
+        wanted, flushed = self._sorted_out(rows, times, rows.not_in(self._own))
         if not wanted.any():
-            self.staged.append(Staged((), Coverage(), dict(self.steps), covered))
-            return Flushed(covered=covered)
+            self.staged.append(Staged((), Coverage(), dict(self.steps), flushed.covered))
+            return flushed
         files, coverage = self._stage_again_if_swept(build(wanted, rows)), rows.coverage(wanted)
         self._own.update(coverage)
-        self.staged.append(Staged(tuple(files), coverage, dict(self.steps), covered))
-        return Flushed(int(wanted.sum()), covered, len(files), sum(file.bytes for file in files))
+        latest = times.latest if times else {}
+        self.staged.append(
+            Staged(tuple(files), coverage, dict(self.steps), flushed.covered, latest, self.log.watermark.value)
+        )
+        return replace(flushed, rows=int(wanted.sum()), files=len(files), bytes=sum(file.bytes for file in files))
 
     def _stage_again_if_swept(self, table: pa.Table) -> list[DataFile]:
         while True:
@@ -75,6 +79,8 @@ class StagingWriter(SinkWriter):
 
 class BatchWriter(SinkWriter):
     """Commits what tasks have staged, one entry per batch."""
+
+    times_of = ""  # batches are committed whole and one after the other: to the watermark they are one writer
 
     def commit(self, batch: str, parts: Sequence[Staged]) -> Flushed:
         """Bring the staged files of a batch into sight, all at once; if it is in the log already, discard them.
@@ -106,7 +112,7 @@ class BatchWriter(SinkWriter):
                     raise FencedError(batch)
                 self._check_that_all_are_here(files)
                 coverage = self._joined(parts, files)
-                if self._append(files, coverage):
+                if self._append(files, coverage, _latest(parts)):
                     break
             self._reveal(files)
         except FencedError:
@@ -137,7 +143,8 @@ class BatchWriter(SinkWriter):
         """Return what all parts cover together."""
         joined = Coverage()
         for part in parts:
-            if part.coverage.intersects(self.log.coverage) or (part.files and part.steps != self.steps):
+            outdated = part.steps != self.steps or part.watermark != self.log.watermark.value
+            if part.coverage.intersects(self.log.coverage) or (part.files and outdated):
                 self._discard(files)
                 raise OutdatedError
             if part.coverage.intersects(joined):
@@ -148,3 +155,12 @@ class BatchWriter(SinkWriter):
                 )
             joined.update(part.coverage)
         return joined
+
+
+def _latest(parts: Sequence[Staged]) -> dict[Partition, int]:
+    """Return the greatest times of all parts together."""
+    found: dict[Partition, int] = {}
+    for part in parts:
+        for place, time in part.latest.items():
+            found[place] = max(time, found.get(place, time))
+    return found

@@ -17,7 +17,7 @@ from __future__ import annotations
 import errno
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +32,7 @@ from downspout.sink.identity.coverage import Coverage
 from downspout.sink.identity.inputs import resolve
 from downspout.sink.identity.rows import Identities, Mask
 from downspout.sink.log.commit_log import OPEN_FILES_CURE, TOO_MANY_OPEN, CommitLog, FencedError
-from downspout.sink.log.entry import FLUSH, REBUILD, DataFile, Entry
+from downspout.sink.log.entry import FLUSH, REBUILD, DataFile, Entry, Partition
 from downspout.sink.ownership import refuse_foreign, refuse_other_topics
 from downspout.sink.recovery import Recovery
 from downspout.sink.runs import Run, note_run
@@ -49,6 +49,15 @@ Build = Callable[[Mask, Identities], pa.Table]
 
 
 @dataclass(frozen=True)
+class Times:
+    """The times of the rows of a flush, for a sink with a window; see ``log/watermark.py``."""
+
+    latest: Mapping[Partition, int]  # by partition the greatest one
+    late: Callable[[int | None], Mask]  # which rows have no window that is open yet at a watermark
+    aside: bool = False  # whether those are left out
+
+
+@dataclass(frozen=True)
 class Flushed:
     """What a flush did."""
 
@@ -56,6 +65,8 @@ class Flushed:
     covered: int = 0  # dropped, because they were in the directory already
     files: int = 0  # made
     bytes: int = 0  # their size
+    late: int = 0  # rows that came when all their windows were final
+    aside: Mask | None = None  # which those are, where they were left out
 
 
 class SinkWriter:
@@ -81,6 +92,8 @@ class SinkWriter:
         partition_by: Sequence[str] = (),  # columns that become folders
         compression: str = "zstd",  # codec of the files
         rebuild: int = 0,  # the number of the rebuild that the directory must be at; a higher one rebuilds it. 0: any.
+        lateness_s: float = 0.0,  # how far behind a later row of its partition a row may be, before it is late
+        idle_s: float = 60.0,  # for how long a partition without rows holds windows open
         run: Run | None = None,  # the settings of the run, for the directory to remember; None: they are not known
         disk: Storage | None = None,  # the file operations
         clock: Clock = SYSTEM_CLOCK,  # for the entries' time stamps
@@ -100,6 +113,7 @@ class SinkWriter:
         self._name = self._writer = writer
         self._compression = compression
         self._wanted_rebuild = rebuild
+        self._lateness_us, self._idle_ms = int(lateness_s * 1_000_000), int(idle_s * 1_000)
         self._rebuild: int | None = None  # what the directory was when we opened it, or what we have made of it
         self._clock = clock
         self._sequence = 0
@@ -210,30 +224,36 @@ class SinkWriter:
                 )  # fmt: skip
             self._catch_up()
 
-    def flush(self, identities: Identities, build: Build) -> Flushed:
+    @property
+    def times_of(self) -> str:
+        """The name under which the log keeps the times of our rows."""
+        return self._writer
+
+    def flush(self, identities: Identities, build: Build, times: Times | None = None) -> Flushed:
         """Write the rows that are not in the directory yet; when this returns, they are durable and visible.
 
         Args:
             identities: of the rows, in their order; may be of rows without origin.
             build: makes the table to write from the rows that a mask leaves, and the identities of all rows as they
                 are in the directory. It is called again after a conflict.
+            times: of the rows, if they have windows.
         """
         try:
-            return self._flush(identities, build)
+            return self._flush(identities, build, times)
         except OSError as error:
             raise self._cannot_write(error) from error
 
-    def _flush(self, identities: Identities, build: Build) -> Flushed:
+    def _flush(self, identities: Identities, build: Build, times: Times | None) -> Flushed:
         self._catch_up()
         while True:
             self._reveal_hidden()
-            steps = self.steps
+            steps, watermark = self.steps, self.log.watermark.value
             rows = identities.under(steps)
-            wanted = rows.not_in(self.log.coverage)
+            wanted, flushed = self._sorted_out(rows, times)
             if not wanted.any():
                 # Acked without a file. That is safe because the entries that cover the rows are durable: _catch_up has
                 # synced them, even if it was another writer's that had not done so yet.
-                return Flushed(covered=len(identities))
+                return flushed
             self._renew_if_fenced()  # before staging: the writer's name is in the names of the files
             staged: list[DataFile] = []
             try:
@@ -241,20 +261,23 @@ class SinkWriter:
                 staged = self._stage(build(wanted, rows))
                 # The commit point. Killed before it, nothing happened; killed after it, the rows are in the directory:
                 # their replays are dropped as covered, and whoever opens the directory brings the files into sight.
-                while not self._append(staged, rows.coverage(wanted)):
+                while not self._append(staged, rows.coverage(wanted), times.latest if times else {}):
                     # Another writer took the number. What it wrote may be our rows: two tasks can hold the same records
                     # after a rebalance. If it was other rows, what is staged still fits, and we try the next number.
                     self._catch_up()
                     # Two versions of a topology, with other inputs each, may start on an empty directory together
                     # and give their inputs other steps. Whose entry comes first decides; the other one looks again.
-                    if self.steps != steps or not np.array_equal(rows.not_in(self.log.coverage), wanted):
+                    # And rows that were in time may be late by now.
+                    if (self.steps, self.log.watermark.value) != (steps, watermark):
+                        break
+                    if not np.array_equal(self._sorted_out(rows, times)[0], wanted):
                         break
                 else:
                     # Noted first: if the renaming fails, the next flush knows which of its files are committed.
                     self._hidden += staged
                     self._reveal_hidden()
                     size = sum(file.bytes for file in staged)
-                    return Flushed(int(wanted.sum()), int((~wanted).sum()), len(staged), size)
+                    return replace(flushed, rows=int(wanted.sum()), files=len(staged), bytes=size)
             except FencedError:
                 pass  # what we staged may be swept at any moment: give it up, and stage again under another name
             except (OSError, SinkError):
@@ -265,6 +288,18 @@ class SinkWriter:
                     self._discard(staged)
                 raise
             self._discard(staged)
+
+    def _sorted_out(self, rows: Identities, times: Times | None, known: Mask | None = None) -> tuple[Mask, Flushed]:
+        """Return which rows are to be written, and what there is to say of the others."""
+        wanted = rows.not_in(self.log.coverage)
+        if known is not None:
+            wanted &= known
+        covered = int((~wanted).sum())
+        late = wanted & times.late(self.log.watermark.value) if times else np.zeros(len(wanted), dtype=bool)
+        flushed = Flushed(covered=covered, late=int(late.sum()))
+        if times is None or not times.aside or not flushed.late:
+            return wanted, flushed
+        return wanted & ~late, replace(flushed, aside=late)
 
     def _renew_if_fenced(self) -> None:
         """Take another name if somebody has taken us for dead: we may have been paused for longer than others wait."""
@@ -281,13 +316,17 @@ class SinkWriter:
         self._reveal(self._hidden)
         self._hidden = []
 
-    def _append(self, staged: Sequence[DataFile], coverage: Coverage) -> bool:
+    def _append(self, staged: Sequence[DataFile], coverage: Coverage, latest: Mapping[Partition, int]) -> bool:
         for file in staged:
             # Swept, or deleted by somebody: an entry that names it would cover rows that nobody will ever see.
             if not self.disk.exists(path := self.log.layout.staged(file.path)):
                 self._raise_if_fenced([file.path])
                 raise FileNotFoundError(errno.ENOENT, "it was deleted while it was waiting", str(path))
-        return self.log.append(self._entry(files=tuple(staged), coverage=coverage, inputs=self.steps))
+        times = self.log.watermark.next(
+            self.times_of, latest, now_ms=int(self._clock.wall() * 1000), lateness_us=self._lateness_us,
+            idle_ms=self._idle_ms,
+        )  # fmt: skip
+        return self.log.append(self._entry(files=tuple(staged), coverage=coverage, inputs=self.steps, times=times))
 
     def _entry(self, kind: str = FLUSH, **fields: Any) -> Entry:
         """Return the next entry."""

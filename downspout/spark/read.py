@@ -33,6 +33,7 @@ from downspout.settings.secrets import STORAGE_OPTIONS
 from downspout.settings.table import SETTINGS
 from downspout.sink.columns.aggregate import FINISHERS
 from downspout.sink.columns.growth import refusals, together
+from downspout.sink.columns.window import END, LATE
 from downspout.sink.log.entry import DataFile
 from downspout.sink.ownership import SPARK_LOG
 from downspout.sink.readers.snapshot import pin, remove_snapshot
@@ -76,7 +77,12 @@ REUSED_S = 3600.0  # For no longer, or who asks last would get one that is about
 
 
 def read_sink(
-    spark: SparkSession, directory: str | Path, *, origins: bool = False, storage_options: Sequence[str] = ()
+    spark: SparkSession,
+    directory: str | Path,
+    *,
+    origins: bool = False,
+    closed: bool = False,
+    storage_options: Sequence[str] = (),
 ) -> DataFrame:
     """Return the rows of a sink's directory as they are now, each exactly once; Hive folders become columns.
 
@@ -88,19 +94,32 @@ def read_sink(
         spark: the session.
         directory: the sink's ``parquet.directory``.
         origins: whether to keep the origin columns.
+        closed: whether to return final windows alone, as for :func:`~downspout.sink.readers.snapshot.read_table`.
         storage_options: how an object store is reached, as ``parquet.storage_options``; what is a reference to a secret
             is looked up on each executor. Not given: as this process's environment says of that setting.
 
     Raises:
         SinkError: the directory does not exist, no sink has flushed to it, or its log is damaged.
-        ConfigError: it is no place that sinks write to.
+        ConfigError: it is no place that sinks write to, or its rows have no windows that could be closed.
     """
     path = place(directory).resolve()
     options = _storage_options(storage_options)
     disk = storage_of(path, options)
     _check_sinks(path, disk)
-    frame = restarting(path, disk, lambda view: _frame_now(spark, view, options, disk))
+
+    def frame_of_view(view: View) -> DataFrame:
+        frame = _frame_now(spark, view, options, disk)
+        return _in_closed_windows(frame, view) if closed else frame
+
+    frame = restarting(path, disk, frame_of_view)
     return frame if origins else frame.drop(*ORIGIN_COLUMNS)
+
+
+def _in_closed_windows(frame: DataFrame, view: View) -> DataFrame:
+    view.check_windows()
+    if (watermark := view.watermark.value) is None:
+        return frame.limit(0)
+    return frame.where(f"{END} <= timestamp_micros({watermark}) AND {LATE} = 0")
 
 
 def _storage_options(given: Sequence[str]) -> list[str]:
@@ -226,6 +245,7 @@ def stream_sink(
     *,
     sink: Any = None,
     origins: bool = False,
+    closed: bool = False,
     storage_options: Sequence[str] = (),
     **options: str | int,
 ) -> DataFrame:
@@ -241,6 +261,8 @@ def stream_sink(
             Afterwards the commit log has them.
         origins: whether to keep the origin columns; watermarks by partition need them
             (:func:`~downspout.spark.event_time.event_time`).
+        closed: whether to return the rows of a window when it is final, all of them in one micro-batch, and each window
+            once. Rows that come after that are left out.
         storage_options: how an object store is reached, as in :func:`read_sink`.
         options: those in STREAM_OPTIONS. ``maxFilesPerTrigger=100`` limits a micro-batch.
 
@@ -248,7 +270,7 @@ def stream_sink(
         SinkError: the columns are not known, the log has others than the sink, or a streaming query has written there.
             A query fails with one if the directory was rebuilt, or if the query was behind for longer than compactions
             keep replaced files.
-        ConfigError: an option is unknown, or has no meaning here.
+        ConfigError: an option is unknown, or has no meaning here; or there are no windows that could be closed.
         MissingExtraError: PySpark is older than 4.2.
     """
     check_pyspark()
@@ -263,11 +285,14 @@ def stream_sink(
     _check_sinks(path, disk)
     schema = sink_schema(path, sink, storage_options=reached)
     _make(path, disk)
+    if closed and (given or END not in schema.names):
+        what = f"{min(given)} has no meaning: a window is read whole" if given else f"{path} has no windows"
+        raise ConfigError(f"closed=True: {what}", cure="leave one of them out")
     fields = [field for field in schema.fields if origins or field.name not in ORIGIN_COLUMNS]
     spark.dataSource.register(SinkSource)
     reader = (
         spark.readStream.format(NAME).schema(StructType(fields)).options(**given, **_source_options(spark, reached))
-    )
+    ).option("closed", closed)
     return reader.load(str(path))
 
 

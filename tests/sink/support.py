@@ -58,11 +58,12 @@ def sink(
     *,
     fields: list[str],
     inputs: Sequence[tuple[str, str]] = (("parse", "default"),),
+    clock: VirtualClock | None = None,
     **conf: Any,
 ) -> Any:
     """Return a sink as an engine would build it, with acks and fails collected."""
     bolt = cls(input_stream=io.BytesIO(), output_stream=io.BytesIO(), rdb_signal=None)
-    bolt.clock = VirtualClock()
+    bolt.clock = clock or VirtualClock()
     bolt.component_name, bolt.task_id = "sink", 3
     bolt.acked, bolt.failed = [], {}
     bolt.ack = lambda given: bolt.acked.append(given if isinstance(given, str) else given.id)

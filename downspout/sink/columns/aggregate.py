@@ -6,11 +6,12 @@ row is added up in exactly one committed file. Sums and counts are finished by a
 max. A mean is a sum and a count.
 
 A key is a column, or a window of one (``window.py``), which becomes the columns ``window_start`` and ``window_end``.
+With a window, rows of windows that were final when they came are told apart (``late_rows``; see ``log/watermark.py``).
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -21,7 +22,7 @@ import pyarrow.compute as pc
 from downspout.errors import ConfigError
 from downspout.sink.columns.schema import Columns, rejoin
 from downspout.sink.columns.types import TIMESTAMP
-from downspout.sink.columns.window import END, START, Window
+from downspout.sink.columns.window import END, LATE, START, Window
 
 FUNCTIONS = ("sum", "min", "max", "count")
 FINISHERS = {"count": "sum", "sum": "sum", "min": "min", "max": "max"}
@@ -39,6 +40,9 @@ class Aggregate:
     def name(self) -> str:
         """The column in the files."""
         return f"{self.function}_{self.column}" if self.column else self.function
+
+
+ROWS = Aggregate("count", None)
 
 
 @dataclass(frozen=True)
@@ -108,8 +112,8 @@ class Aggregation:
         """The columns of the files that are the key."""
         return tuple(name for key in self.by for name in ((START, END) if isinstance(key, Window) else (key,)))
 
-    def fold(self, table: pa.Table) -> pa.Table:
-        """Return one row per key.
+    def fold(self, table: pa.Table, watermark: int | None = None) -> pa.Table:
+        """Return one row per key; with a window the column ``late_rows`` too, by the watermark in µs.
 
         Types do not depend on the data: counts and sums of whole numbers are int64, of floats float64, of decimals
         ``decimal(38,s)``; minima and maxima keep their type. Where a sum might go beyond int64, which Arrow would not
@@ -121,33 +125,40 @@ class Aggregation:
         [{'route': 'a', 'count': 2, 'sum_delay': 1}, {'route': 'b', 'count': 1, 'sum_delay': 2}]
         """
         if any(a.function == "sum" and _may_overflow(table.column(str(a.column))) for a in self.aggregates):
-            return pa.concat_tables([self.fold(table.slice(row, 1)) for row in range(table.num_rows)])
+            return pa.concat_tables([self.fold(table.slice(row, 1), watermark) for row in range(table.num_rows)])
         if self.window is None:
-            return self._folded(table, self.keys)
+            return _folded(table, self.keys, self.aggregates)
         table = table.append_column(START, self.window.panes(table.column(self.window.column)))
-        panes = self._folded(table, [name for name in self.keys if name != END])
-        return self.finish(self.window.spread(panes))
-
-    def _folded(self, table: pa.Table, keys: Sequence[str]) -> pa.Table:
-        wanted: list[Any] = [([], "count_all") if a.column is None else (a.column, a.function) for a in self.aggregates]
-        grouped = table.group_by(list(keys)).aggregate(wanted)
-        columns: dict[str, Any] = {name: grouped.column(name) for name in keys}
-        for each in self.aggregates:
-            made = grouped.column("count_all" if each.column is None else f"{each.column}_{each.function}")
-            columns[each.name] = made.cast(pa.int64()) if each.function == "count" else made
-        return pa.table(columns)
+        keys = [name for name in self.keys if name != END]
+        panes = _folded(table, keys, dict.fromkeys([*self.aggregates, ROWS]))
+        windows = self.window.spread(panes)
+        return self._finished(self.window.mark(windows, windows.column(ROWS.name), watermark), {LATE: "sum"})
 
     def finish(self, partials: pa.Table) -> pa.Table:
-        """Return one row per key from partial aggregates."""
-        wanted: Any = [(each.name, FINISHERS[each.function]) for each in self.aggregates]
-        grouped = partials.group_by(list(self.keys)).aggregate(wanted)
-        names = [*self.keys, *(each.name for each in self.aggregates)]
-        columns = grouped.select([*self.keys, *(f"{name}_{function}" for name, function in wanted)])
+        """Return one row per key from partial aggregates; late rows are among them."""
+        return self._finished(partials, {})
+
+    def _finished(self, partials: pa.Table, more: Mapping[str, str]) -> pa.Table:
+        wanted = {**{each.name: FINISHERS[each.function] for each in self.aggregates}, **more}
+        grouped = partials.group_by(list(self.keys)).aggregate(list(wanted.items()))  # type: ignore[arg-type]
+        columns = grouped.select([*self.keys, *(f"{name}_{function}" for name, function in wanted.items())])
+        names = [*self.keys, *wanted]
         return columns.rename_columns(names).cast(partials.select(names).schema)
 
     def schema(self, columns: Columns) -> pa.Schema:
         """Return the columns of the files."""
         return self.fold(columns.schema.empty_table()).schema
+
+
+def _folded(table: pa.Table, keys: Sequence[str], aggregates: Iterable[Aggregate]) -> pa.Table:
+    """Return one row per key."""
+    wanted: list[Any] = [([], "count_all") if a.column is None else (a.column, a.function) for a in aggregates]
+    grouped = table.group_by(list(keys)).aggregate(wanted)
+    columns: dict[str, Any] = {name: grouped.column(name) for name in keys}
+    for each in aggregates:
+        made = grouped.column("count_all" if each.column is None else f"{each.column}_{each.function}")
+        columns[each.name] = made.cast(pa.int64()) if each.function == "count" else made
+    return pa.table(columns)
 
 
 def _by(keys: Sequence[str]) -> tuple[str | Window, ...]:
@@ -162,9 +173,9 @@ def _check_key(key: str | Window, columns: Columns) -> None:
     if isinstance(key, Window):
         if column.type != TIMESTAMP:
             raise ConfigError(f"parquet.keys: {key.text}: {column.declared} is no moment", cure=f"{name}:timestamp")
-        if taken := {START, END}.intersection(columns.names):
+        if taken := {START, END, LATE}.intersection(columns.names):
             raise ConfigError(
-                f"parquet.keys: {key.text}: a window has the column {min(taken)} itself", cure="another name for it"
+                f"parquet.keys: {key.text}: a window brings the column {min(taken)} itself", cure="another name for it"
             )
 
 

@@ -30,6 +30,8 @@ from downspout.sink.columns.types import TIMESTAMP
 
 START, END = "window_start", "window_end"
 """The columns that a window key becomes."""
+LATE = "late_rows"
+"""The column beside them: how many of a row's rows came when its window was final."""
 UNITS = {"day": 86_400_000_000, "hour": 3_600_000_000, "minute": 60_000_000, "second": 1_000_000}
 """Microseconds."""
 _DURATION = re.compile(r"(\d{1,9})\s*(day|hour|minute|second|week)s?", re.ASCII)
@@ -141,6 +143,28 @@ class Window:
             part = panes.filter(pa.array(holds)).set_column(place, START, begin)
             parts.append(part.add_column(place + 1, END, end))
         return pa.concat_tables(parts)
+
+    def mark(self, windows: pa.Table, counts: Any, watermark: int | None) -> pa.Table:
+        """Return rows by window with the column LATE: their counts where the window is final, else 0."""
+        final = self._is_final(windows.column(END), watermark)
+        return windows.append_column(LATE, pc.if_else(final, counts, pa.scalar(0, pa.int64())))
+
+    def late(self, times: Any, watermark: int | None) -> NDArray[np.bool_]:
+        """Return which moments are in no window that is still open.
+
+        >>> window = Window("at", UNITS["hour"], UNITS["minute"])
+        >>> times = pa.array([0, 60_000_000, None], pa.int64()).cast(TIMESTAMP)
+        >>> window.late(times, UNITS["hour"]).tolist(), window.late(times, None).tolist()
+        ([True, False, False], [False, False, False])
+        """
+        panes = self.panes(times)
+        starts = np.asarray(panes.fill_null(0)) // self.slide * self.slide
+        ends = self._instants(starts + self.size, np.asarray(panes.is_null()))
+        return np.asarray(self._is_final(ends, watermark))
+
+    def _is_final(self, ends: Any, watermark: int | None) -> Any:
+        least: Any = pa.scalar(watermark, pa.int64())
+        return pc.less_equal(ends.cast(pa.int64()), least).fill_null(False)
 
     def _instants(self, local: NDArray[np.int64], outside: NDArray[np.bool_] | None) -> Any:
         """Return moments in UTC. A midnight that a clock change skips is the moment of the change."""

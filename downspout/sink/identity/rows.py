@@ -52,6 +52,26 @@ class Identities:
         # By stream, then offset; sorting is stable, so of a row that came twice the first one stays the first.
         return np.lexsort((self._offsets, self._numbers))
 
+    def latest(self, times: Any, known: Mask) -> dict[tuple[str, int], int]:
+        """Return the greatest of some rows' times, by topic and partition; of rows without an origin by ("", 0).
+
+        Args:
+            times: of all rows, whole numbers.
+            known: which of them count.
+
+        >>> rows = Identities.of([("orders", "", 0, 5, ""), ("orders", "", 1, 6, ""), ("orders", "", 0, 7, "a.0")])
+        >>> rows.latest(np.array([3, 2, 9]), np.array([True, True, False]))
+        {('orders', 0): 3, ('orders', 1): 2}
+        """
+        greatest = np.full(len(self._streams) + 1, np.iinfo(np.int64).min)
+        np.maximum.at(greatest, self._numbers[known], times[known])  # the last one is NO_STREAM's
+        places = [*((stream.topic, stream.partition) for stream in self._streams), ("", 0)]
+        found: dict[tuple[str, int], int] = {}
+        for number in np.unique(self._numbers[known]).tolist():
+            place, time = places[number], int(greatest[number])
+            found[place] = max(time, found.get(place, time))
+        return found
+
     def under(self, steps: Mapping[str, str]) -> Identities:
         """Return the identities with the step of each row's input at the end of its path.
 
@@ -142,6 +162,11 @@ class Identities:
         for stream, rows, offsets in self._by_stream():
             covered.add(stream, offsets[mask[rows]])
         return covered
+
+    def origins(self) -> list[Origin | None]:
+        """Return the origins of all rows, as they came."""
+        values = zip(*(column.to_pylist() for column in self.columns()), strict=True)
+        return [None if value[0] is None else Origin(*value) for value in values]
 
     def columns(self) -> list[Any]:
         """Return the origin columns of all rows, in the order of ``ORIGIN_SCHEMA``; null where there is no origin."""

@@ -52,6 +52,32 @@ def files_in(document: Mapping[str, Any]) -> tuple[DataFile, ...]:
     return tuple(map(DataFile.from_json, listed(document["files"])))
 
 
+Partition = tuple[str, int]
+"""Topic and number; of rows without an origin an empty topic, and 0."""
+
+
+@dataclass(frozen=True)
+class EventTimes:
+    """What an entry says of the times of its rows, if a window is among their keys; see ``watermark.py``."""
+
+    writer: str  # whose rows they are
+    latest: Mapping[Partition, int]  # by partition the greatest time, µs since the epoch
+    idle_ms: int  # for how long these count
+    watermark: int | None  # after this entry, µs since the epoch: windows that end by then are final
+
+    def to_json(self) -> list[Any]:
+        """Return it as JSON values."""
+        times = [[*place, time] for place, time in sorted(self.latest.items())]
+        return [self.writer, times, self.idle_ms, self.watermark]
+
+    @classmethod
+    def from_json(cls, value: Any) -> EventTimes:
+        """Return what :meth:`to_json` made."""
+        writer, times, idle_ms, watermark = listed(value)
+        latest = {(text(topic), whole(number)): moment(time) for topic, number, time in map(listed, listed(times))}
+        return cls(text(writer), latest, whole(idle_ms), None if watermark is None else moment(watermark))
+
+
 @dataclass(frozen=True)
 class Entry:
     """One entry."""
@@ -73,6 +99,7 @@ class Entry:
     gone_before: int = 0  # what was removed by entries before that number is out of sight; only of ``compact``
     fenced: tuple[str, ...] = ()  # writers that may commit no more; only of ``fence``
     rebuild: int = 0  # the number of the rebuild; only of a rebuild
+    times: EventTimes | None = None  # of the rows; only of a flush of a sink with a window
 
     @property
     def rows(self) -> int:
@@ -94,6 +121,7 @@ class Entry:
                 "created_ms": self.created_ms,
                 "files": [file.to_json() for file in self.files],
                 "coverage": self.coverage.to_json(),
+                **({"event_times": self.times.to_json()} if self.times else {}),
                 **{name: write(getattr(self, name)) for name, write, _ in _OF_KIND[self.kind]},
             }
         )
@@ -119,6 +147,7 @@ class Entry:
                 text(document["component"]),
                 steps(document["inputs"]),
                 kind,
+                times=EventTimes.from_json(document["event_times"]) if "event_times" in document else None,
                 **{name: read(document[name]) for name, _, read in _OF_KIND[kind]},
             )
         except KeyError as error:
@@ -134,6 +163,13 @@ def whole(value: Any) -> int:
     """Return a count; anything else is a ValueError, and so is what no count can be."""
     if type(value) is not int or not 0 <= value < 2**63:
         raise ValueError(f"{str(value)[:200]!r} is not a count")
+    return value
+
+
+def moment(value: Any) -> int:
+    """Return a time since the epoch, or before it; anything else is a ValueError."""
+    if type(value) is not int or not -(2**63) <= value < 2**63:
+        raise ValueError(f"{str(value)[:200]!r} is not a time")
     return value
 
 

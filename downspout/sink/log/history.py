@@ -27,6 +27,7 @@ from downspout.sink.log.entry import (
     to_document,
     whole,
 )
+from downspout.sink.log.watermark import Watermark
 
 CHECKPOINT_FORMAT = 1
 WRITERS_MAX = 1000  # Of so many writers and Spark batches the names are remembered, the latest ones
@@ -48,6 +49,7 @@ class History:
         self.fenced: set[str] = set()  # writers that may commit no more
         self.writers: dict[str, int] = {}  # who wrote lately → the number of their last entry
         self.rebuild = 0  # the number of the last rebuild of the directory; 0: there was none
+        self.watermark = Watermark()  # which windows are final
 
     @property
     def rows(self) -> int:
@@ -73,6 +75,7 @@ class History:
             self.coverage, self.inputs = Coverage(), KnownInputs()
             self.writers = {}  # a Spark batch of before is to be written again
             self.schemas = ()
+            self.watermark = Watermark()
             self.rebuild = entry.rebuild
         elif entry.kind == FENCE:
             self.fenced.update(entry.fenced)
@@ -81,6 +84,7 @@ class History:
             self._remove(entry.removed, entry.number)
         self.files.update((file.path, file) for file in entry.files)
         self.coverage.update(entry.coverage)
+        self.watermark.take(entry.times, entry.created_ms)
         self.inputs.take(entry.inputs)
         self.length += 1
         self.topology, self.component = entry.topology, entry.component
@@ -113,6 +117,7 @@ class History:
                 "fenced": sorted(self.fenced),
                 "writers": list(self.writers.items()),
                 "rebuild": self.rebuild,
+                **({"event_times": times} if (times := self.watermark.to_json()) else {}),
             }
         )
 
@@ -146,4 +151,5 @@ def _read(document: Mapping[str, Any]) -> dict[str, Any]:
         "fenced": set(map(text, listed(document["fenced"]))),
         "writers": {text(name): whole(number) for name, number in listed(document["writers"])},
         "rebuild": whole(document["rebuild"]),
+        "watermark": Watermark.from_json(document.get("event_times", [])),
     }

@@ -29,6 +29,7 @@ from pyarrow import fs
 from downspout.clock import SYSTEM_CLOCK, Clock
 from downspout.errors import ConfigError, SinkError
 from downspout.settings.object_path import ObjectPath, place
+from downspout.sink.columns.window import END, LATE
 from downspout.sink.log.entry import DataFile
 from downspout.sink.readers.log_stream import gone
 from downspout.sink.readers.view import ORIGIN_COLUMNS, View, restarting, wherever
@@ -150,7 +151,12 @@ def remove_snapshot(snapshot: Path, disk: Storage | None = None) -> bool:
 
 
 def read_table(
-    directory: str | Path, columns: Sequence[str] | None = None, filters: Any = None, *, origins: bool = False
+    directory: str | Path,
+    columns: Sequence[str] | None = None,
+    filters: Any = None,
+    *,
+    origins: bool = False,
+    closed: bool = False,
 ) -> pa.Table:
     """Return the rows of a sink's directory as they are now, each exactly once, with the columns as declared.
 
@@ -164,16 +170,48 @@ def read_table(
         filters: which rows: a ``pyarrow.dataset`` expression, or as for ``pandas.read_parquet``,
             ``[("month", "==", 7)]``. Files whose folders or statistics rule them out are not read.
         origins: whether to keep the columns that say which record a row came from.
+        closed: whether to return final windows alone, without the rows that came after they were: what is returned of
+            a window never changes.
 
     Raises:
         SinkError: the directory does not exist, has no log, or is damaged.
-        ConfigError: a column is not there; or it is no place that sinks write to.
+        ConfigError: a column is not there, or ``closed`` of rows without windows; or it is no place that sinks write
+            to.
     """
     wanted = pq.filters_to_expression(filters) if isinstance(filters, list) else filters
-    return restarting(place(directory), None, lambda view: _read(view, columns, wanted, origins))
+    return restarting(
+        place(directory), None, lambda view: read_view(view, columns, wanted, origins=origins, closed=closed)
+    )
 
 
-def _read(view: View, columns: Sequence[str] | None, wanted: ds.Expression | None, origins: bool) -> pa.Table:
+def in_closed_windows(view: View) -> ds.Expression:
+    """Return which rows are those of final windows, as they were when these became final.
+
+    Raises:
+        ConfigError: the rows have no windows.
+    """
+    view.check_windows()
+    watermark = pa.scalar(view.watermark.value, pa.int64()).cast(view.schema.field(END).type)
+    is_closed: ds.Expression = (ds.field(END) <= watermark) & (ds.field(LATE) == 0)
+    return is_closed
+
+
+def read_view(
+    view: View,
+    columns: Sequence[str] | None,
+    wanted: ds.Expression | None = None,
+    *,
+    origins: bool = False,
+    closed: bool = False,
+) -> pa.Table:
+    """Return rows of a directory as it was at one moment; the arguments are those of :func:`read_table`.
+
+    Raises:
+        FileNotFoundError: a file is nowhere any more.
+    """
+    if closed:
+        is_closed = in_closed_windows(view)
+        wanted = is_closed if wanted is None else wanted & is_closed
     names = view.schema.names if origins else [name for name in view.schema.names if name not in ORIGIN_COLUMNS]
     for name in columns or ():
         if name not in view.schema.names:

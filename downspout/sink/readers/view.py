@@ -12,18 +12,20 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import pyarrow as pa
 
-from downspout.errors import SinkError
+from downspout.errors import ConfigError, SinkError
 from downspout.sink.columns import hive
 from downspout.sink.columns.aggregate import Aggregation
 from downspout.sink.columns.schema import ORIGIN_SCHEMA, Columns
+from downspout.sink.columns.window import END
 from downspout.sink.log.commit_log import CommitLog
 from downspout.sink.log.entry import DataFile
+from downspout.sink.log.watermark import Watermark
 from downspout.sink.ownership import lost_log
 from downspout.sink.storage.layout import Layout
 from downspout.sink.storage.port import Storage
@@ -47,6 +49,7 @@ class View:
     length: int  # how many entries
     schema: pa.Schema  # of the rows, the columns of Hive folders last
     files: tuple[DataFile, ...]  # that hold the rows; their folders are part of the rows
+    watermark: Watermark = field(default_factory=Watermark)  # which windows are final
 
     @property
     def directory(self) -> Path:
@@ -68,7 +71,16 @@ class View:
                 f"{directory} has no commit log: no sink has flushed to it",
                 cure="run the topology until it has flushed once; what others wrote is read as it is",
             )
-        return cls(log.layout, log.length, logged_schema(log.schema), tuple(log.files.values()))
+        schema = logged_schema(log.schema)
+        return cls(log.layout, log.length, schema, tuple(log.files.values()), log.watermark)
+
+    def check_windows(self) -> None:
+        """Raise a ConfigError if the rows have no windows."""
+        if END not in self.schema.names:
+            raise ConfigError(
+                f"{self.directory} has no windows, so none is closed",
+                cure='a directory of an AggregateBolt with a key such as "window(departure, 1 hour)"',
+            )
 
     def folders(self, path: str) -> dict[str, Any]:
         """Return the columns that the folders of a data file name, with their values as Arrow scalars."""

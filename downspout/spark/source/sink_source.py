@@ -16,6 +16,7 @@ from functools import cached_property
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
 from pyspark.sql.pandas.types import to_arrow_schema
@@ -30,8 +31,10 @@ from pyspark.sql.types import StructType
 
 from downspout.errors import SinkError
 from downspout.settings.object_path import place
+from downspout.sink.columns.window import END, LATE
+from downspout.sink.log.commit_log import CommitLog
 from downspout.sink.log.entry import DataFile
-from downspout.sink.readers.log_stream import Follower, Position
+from downspout.sink.readers.log_stream import AFRESH, Follower, Position
 from downspout.sink.readers.snapshot import open_file
 from downspout.sink.readers.view import View
 from downspout.sink.storage.layout import Layout
@@ -66,9 +69,11 @@ class SinkSource(DataSource):
         """Return the reader of a query that is none of a stream."""
         return FilesReader(dict(self.options), schema)
 
-    def streamReader(self, schema: StructType) -> SinkReader:
+    def streamReader(self, schema: StructType) -> SinkReader | ClosedReader:
         """Return the reader of a streaming query."""
-        return SinkReader(dict(self.options), schema)
+        given = {name.lower(): value for name, value in self.options.items()}
+        reader = ClosedReader if given.get("closed") == "true" else SinkReader
+        return reader(dict(self.options), schema)
 
 
 class _Reads:
@@ -147,6 +152,81 @@ class SinkReader(_Reads, DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Return what the tasks of a batch read."""
         files = self._follower.files(Position.from_json(start), Position.from_json(end))
         return self._packed(files)
+
+
+@dataclass
+class ClosedFiles(Files):
+    """A task's work where windows are read when they are final: of its files the rows of the windows that became so."""
+
+    after: int | None  # in µs; rows of windows that end after this
+    until: int  # and at or before this
+
+
+class ClosedReader(_Reads, DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Reads windows when they are final.
+
+    A position is a watermark. Rows of final windows never change (``downspout/sink/log/watermark.py``), so what lies
+    between two watermarks is the same whenever it is read, and from whichever files hold it by then.
+    """
+
+    def __init__(self, options: dict[str, str], schema: StructType) -> None:
+        super().__init__(options, schema)
+        self._last: dict[str, Any] | None = None  # where a query ends that reads what is there now
+
+    def initialOffset(self) -> dict[str, Any]:
+        """Return where a query without checkpoint starts."""
+        return {"log": "", "rebuild": 0, "watermark": None}
+
+    def getDefaultReadLimit(self) -> ReadLimit:
+        """Return that there is none: a window is read whole."""
+        return ReadAllAvailable()
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
+        """Return the watermark, if it has moved."""
+        end = self._last or self._read_log()[0]
+        if end["watermark"] is None and start == self.initialOffset():
+            return start
+        self._check(start, end)
+        return end
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        """End at what is final now."""
+        self._last = self._read_log()[0]
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
+        """Return what the tasks of a batch read."""
+        if end["watermark"] is None:
+            return []
+        now, files = self._read_log()
+        self._check(end, now)
+        bounds = start["watermark"], end["watermark"]
+        return [ClosedFiles(tuple(file.path for file in packed), *bounds) for packed in pack(files, self._parallelism)]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Yield the rows that became final, on an executor."""
+        after, until = (pa.scalar(each, pa.int64()) for each in (partition.after, partition.until))
+        for batch in super().read(partition):
+            ends = batch.column(END).cast(pa.int64())
+            wanted = pc.and_(pc.less_equal(ends, until), pc.equal(batch.column(LATE), pa.scalar(0, pa.int64())))
+            if partition.after is not None:
+                wanted = pc.and_(wanted, pc.greater(ends, after))
+            yield batch.filter(wanted)
+
+    def _read_log(self) -> tuple[dict[str, Any], list[DataFile]]:
+        """Return the position of the log's end, and the files that count."""
+        log = CommitLog(self._directory, self._disk())
+        log.refresh()
+        first = log.entry(0) if log.length else None
+        log.sync()
+        position = {"log": first.writer if first else "", "rebuild": log.rebuild, "watermark": log.watermark.value}
+        return position, list(log.files.values())
+
+    def _check(self, before: dict[str, Any], now: dict[str, Any]) -> None:
+        """Raise a SinkError where the directory is not the one that was read."""
+        if before["log"] and (before["log"], before["rebuild"]) != (now["log"], now["rebuild"]):
+            raise SinkError(
+                f"{self._directory} was rebuilt, or has another commit log than the one that was read", cure=AFRESH
+            )
 
 
 def pack(files: Sequence[DataFile], parallelism: int) -> list[list[DataFile]]:
