@@ -2,7 +2,7 @@
 
 ::
 
-    out = KafkaBolt.spec(inputs=[delays], topic="delays", key_field="route", message_field="delay",
+    out = KafkaBolt.spec(inputs=[delays], topic="delays", fields={"key": "route", "message": "delay"},
                          message_format="json")
 
 Each tuple becomes one record. By default its field ``message`` is the message and its field ``key``, where there is
@@ -13,6 +13,7 @@ one, the key. A chunk is sent whole, from its columns, and acked as a unit. What
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Any, ClassVar, TypeVar, Unpack
 
 import pyarrow as pa
@@ -28,7 +29,7 @@ from downspout.kafka.retry_gate import LogThrottle
 from downspout.ledger.origin import Origin
 from downspout.origins import FIELD, is_origins, origin_at
 from downspout.producing.columns import rows_of_chunk
-from downspout.producing.mapper import Maker, field_mapper, function_mapper
+from downspout.producing.mapper import Maker, field_mapper, fields_of, function_mapper
 from downspout.producing.messages import Message
 from downspout.producing.sending import Sending, TransactionalSending
 from downspout.producing.settings import (
@@ -40,7 +41,6 @@ from downspout.producing.settings import (
     producer_client,
 )
 from downspout.producing.spout_transaction import Refused
-from downspout.producing.topics import Select, selector
 from downspout.producing.transactions import Transactions
 from downspout.settings.import_path import load
 from downspout.settings.options import ProduceOptions
@@ -85,6 +85,8 @@ class KafkaBolt(Bolt):
         Raises:
             ConfigError: a setting is unknown, malformed or out of range, or no topic is named.
         """
+        if isinstance(fields := settings.get("fields"), Mapping):
+            settings["fields"] = [f"{part}={name}" for part, name in fields.items()]
         given = {**(config or cls.config or {}), **component_config("produce", settings)}
         check(given, is_whole=False)
         return super().spec(name, inputs, par, given)
@@ -96,10 +98,9 @@ class KafkaBolt(Bolt):
         names = [FIELD] if settings["transactional"] else []
         if settings["mapper"] is not None:
             return tuple(names)
-        names.append(settings["message_field"])
-        names += [settings["key_field"]] if settings["key_field"] != "key" else []
-        names += [settings[name] for name in ("headers_field", "timestamp_field", "partition_field")]
-        return tuple(name for name in names if name is not None)
+        with suppress(ConfigError):  # which `check` reports
+            names += [name for part, name in fields_of(settings).items() if part != "topic"]
+        return tuple(names)
 
     def initialize(self, storm_conf: Mapping[str, Any], context: Mapping[str, Any]) -> None:
         """Read the settings, find the fields in the inputs, and make the producer.
@@ -114,9 +115,10 @@ class KafkaBolt(Bolt):
             raise ConfigError(f"{self.component_name}: {error.message}", cure=error.cure) from None
         self._settings = settings = produce_settings(storm_conf)
         kafka = parse_scope(with_secrets(storm_conf), "kafka")
-        self._inputs: dict[tuple[str, str], tuple[Maker, Select, int | None]] = {}
+        self._inputs: dict[tuple[str, str], tuple[Maker, int | None]] = {}
         for source, fields in input_fields(context).items():
             self._learn(source, fields)
+        self._topic: str | None = settings["topic"] or None  # of records that name none
         self._untopiced = 0
         self._throttle = LogThrottle()
         self._timeout_s = message_timeout_s(storm_conf)
@@ -156,7 +158,7 @@ class KafkaBolt(Bolt):
             mode=settings["mode"],
             buffer_bytes=settings["buffer_bytes"],
             age_s_max=self._timeout_s * AGE_SHARE,
-            one_topic=not any(settings[name] for name in ("topic_field", "topic_function", "mapper")),
+            one_topic=settings["mapper"] is None and "topic" not in fields_of(settings),
             heard=self._heard,
         )
 
@@ -194,13 +196,13 @@ class KafkaBolt(Bolt):
         prefix = ".".join(map(str, names))
         return Transactions(self, prefix, new, owns, self.logger)
 
-    def _learn(self, source: tuple[str, str], fields: Sequence[str]) -> tuple[Maker, Select, int | None]:
+    def _learn(self, source: tuple[str, str], fields: Sequence[str]) -> tuple[Maker, int | None]:
         """Find out how tuples of an input become records."""
         settings = self._settings
         mapper = settings["mapper"]
-        make = function_mapper("produce.mapper", mapper) if mapper else field_mapper(fields, settings)
+        make = function_mapper("produce.mapper", mapper) if mapper else field_mapper(fields, settings, self.logger)
         origin = list(fields).index(FIELD) if FIELD in fields else None
-        found = self._inputs[source] = make, selector(fields, settings, self.logger), origin
+        found = self._inputs[source] = make, origin
         return found
 
     # --- tuples -----------------------------------------------------------------------------------------
@@ -224,7 +226,7 @@ class KafkaBolt(Bolt):
         found = self._inputs.get((tup[1], tup[2])) or self._learn((tup[1], tup[2]), values._fields)
         try:
             record = found[0](values)
-            topic = record.topic or found[1](values)
+            topic = record.topic or self._topic
         except USER_ERRORS as error:
             self.fail_because(tup, self._wrong(tup, None, error))
             return
@@ -254,7 +256,7 @@ class KafkaBolt(Bolt):
         Raises:
             RecordError: it has none.
         """
-        place = self._inputs[tup[1], tup[2]][2]
+        place = self._inputs[tup[1], tup[2]][1]
         if place is None:
             raise RecordError(
                 "a tuple without the field origin cannot be in a transaction", cure="hand on the field origin"
@@ -304,12 +306,12 @@ class KafkaBolt(Bolt):
         """
         chunk: pa.RecordBatch = tup.values
         found = self._inputs.get((tup.component, tup.stream))
-        make, select, _ = found or self._learn((tup.component, tup.stream), chunk.schema.names)
+        make, _ = found or self._learn((tup.component, tup.stream), chunk.schema.names)
         records = []
         for row, values in enumerate(rows_of_chunk(chunk)):
             try:
                 record = make(values)
-                topic = record.topic or select(values)
+                topic = record.topic or self._topic
             except USER_ERRORS as error:
                 self.fail_because(tup, self._wrong(tup, row, error))
                 return
@@ -326,7 +328,7 @@ class KafkaBolt(Bolt):
             if row is not None:
                 origin = origin_at(values.column(FIELD), row)
             else:
-                place = self._inputs[tup.component, tup.stream][2]
+                place = self._inputs[tup.component, tup.stream][1]
                 if place is None:
                     return ""
                 origin = Origin.of(values[place])

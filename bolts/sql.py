@@ -48,6 +48,8 @@ class SqlBolt(RowSink):
     """
 
     settings_scopes: ClassVar[tuple[str, ...]] = ("sql",)
+    lock_wait_s: ClassVar[float] = 10.0
+    """How long one try of a flush waits for a lock that another process holds."""
     stateful: ClassVar[bool] = False
     """On Spark, whatever the grouping: nothing is held over the end of a batch."""
 
@@ -90,7 +92,7 @@ class SqlBolt(RowSink):
             sql_settings.DATABASE,
             password=settings["password"],
             password_setting=sql_settings.PASSWORD,
-            wait_s=settings["lock_wait_s"],
+            wait_s=self.lock_wait_s,
         )
         # The columns are in the database, and the inputs that carry origins are known by the columns: so the writer
         # learns of those when it is opened.

@@ -81,6 +81,8 @@ class StateBolt(Bolt):
     """
 
     settings_scopes: ClassVar[tuple[str, ...]] = ("state", "batch")
+    lock_wait_s: ClassVar[float] = 10.0
+    """How long a commit waits for a lock that another process holds; then its batch fails and is tried again."""
     auto_ack = False
     auto_anchor = False
 
@@ -150,7 +152,7 @@ class StateBolt(Bolt):
                 self.kind,
                 str(storm_conf.get("batch.id") or storm_conf.get("topology.name", "")),
                 settings["password"],
-                settings["lock_wait_s"],
+                self.lock_wait_s,
                 meaning_of(self._keys, settings["update"]),
             ),
         )

@@ -70,7 +70,7 @@ SPARK_SOURCE = """# The Kafka source for PySpark
 
 `format("downspout")` works with `spark.read` and `spark.readStream`, after `downspout.spark.register(spark)`. Columns,
 options and defaults are those of Spark's own connector. `stoppingOffsets`, `skipOffsets`, `includeTopicId`,
-`includeUnreadable`, `recordBytesMax`, `batchBytesMax` and `endMarker` are additions.
+`includeUnreadable`, `recordBytesMax` and `endMarker` are additions.
 How to use it: [read Kafka with PySpark](../how-to/read-kafka-with-pyspark.md),
 [hand over between Storm and Spark](../how-to/hand-over-between-storm-and-spark.md).
 

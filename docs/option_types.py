@@ -14,7 +14,15 @@ NAMES = {
     "parquet": "ParquetOptions", "sql": "SqlOptions",
 }  # fmt: skip
 """Scopes whose settings a component's ``spec`` takes, and the names of their types."""
-MAPPINGS = {"parse.types", "lookup.types", "parquet.schema", "parquet.input_names", "sql.schema", "sql.input_names"}
+MAPPINGS = {
+    "parse.types",
+    "lookup.types",
+    "parquet.schema",
+    "parquet.input_names",
+    "sql.schema",
+    "sql.input_names",
+    "produce.fields",
+}
 """Lists of pairs that a ``spec`` takes as a dict too."""
 PLAIN = {
     str: "str", int: "int", float: "float", bool: "bool", list: "str | Sequence[str]", Path: "str | PathLike[str]",

@@ -35,7 +35,7 @@ def test_what_components_report_is_in_the_table(bare_kafka: Kafka, tmp_path: Pat
         )
         letters = DeadLetterBolt.spec(inputs=[parse["rejects"]], config={"kafka.group": "g"})
         rows = ParquetBolt.spec(inputs=[lookup], directory=str(tmp_path / "rows"), schema={"code": "string"})
-        out = KafkaBolt.spec(inputs=[lookup], topic="out", message_field="name", transactional=True)
+        out = KafkaBolt.spec(inputs=[lookup], topic="out", fields={"message": "name"}, transactional=True)
 
     result = run_topology(All, config={"kafka.bootstrap": kafka.bootstrap, "run.until": "end"}, clock=kafka.clock)
     reported = {name for report in result.run.reports.values() for name in report}

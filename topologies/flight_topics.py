@@ -59,8 +59,7 @@ class FlightTopics(Topology):
     decide = DecideBolt.spec(inputs=[parse])
     out = KafkaBolt.spec(
         inputs=[decide],
-        topic_field="topic",
-        headers_field="headers",
+        fields={"topic": "topic", "headers": "headers"},
         message_format="json",
         transactional=True,
     )

@@ -180,7 +180,7 @@ class StateContext:
     kind: StateKind = StateKind.OPAQUE
     owner: str = ""  # whose transactions are numbered: ``batch.id``
     password: str | None = None  # resolved
-    wait_s: float = 10.0  # how long a lock is waited for
+    wait_s: float = 10.0  # how long a commit waits for a lock; then its batch fails and is tried again
     meaning: str = ""  # what keys and values are, as ``count by word``; empty: it is not known
 
 

@@ -33,7 +33,7 @@ LINGER_S, IDLE_S = 0.01, 0.2
 LINE_SHARE = 8  # A line of JSON may be so much longer than its record
 SETTINGS = (
     "acks", "idempotence", "compression", "partitioner", "linger_ms", "batch_bytes", "request_bytes_max",
-    "buffer_bytes", "topic_wait_ms", "delivery_timeout_ms",
+    "buffer_bytes",
 )  # fmt: skip
 """Settings of KafkaBolt that make sense here."""
 

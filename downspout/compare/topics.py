@@ -13,10 +13,9 @@ from downspout.errors import ConfigError
 from downspout.kafka.client import KafkaCluster, connection_properties
 from downspout.kafka.port import TopicPartition
 from downspout.kafka.scan import scan
+from downspout.producing.mapper import fields_of
 from downspout.settings.secrets import resolve_client
 from downspout.settings.table import parse_scope
-
-OTHER_WAYS = ("topic_field", "topic_function", "mapper")
 
 
 @dataclass(frozen=True)
@@ -36,9 +35,10 @@ class WrittenTopic:
     def of(cls, name: str, conf: Mapping[str, Any], bootstrap: str, client: Mapping[str, Any]) -> WrittenTopic:
         """Return that of a bolt with these settings, which connects as the first spout does."""
         settings = parse_scope(conf, "produce")
-        if others := [f"produce.{way}" for way in OTHER_WAYS if settings[way] is not None]:
+        if settings["mapper"] is not None or "topic" in fields_of(settings):
+            way = "mapper" if settings["mapper"] is not None else "fields"
             raise ConfigError(
-                f"{name}: {others[0]} may name any topic, and a comparison must not write to yours",
+                f"{name}: produce.{way} may name any topic, and a comparison must not write to yours",
                 cure="a bolt with produce.topic alone",
             )
         made = cls(name, settings["bootstrap"] or bootstrap, client, 1)

@@ -235,7 +235,7 @@ def transaction_findings(graph: Graph, settings: Settings) -> Iterator[Finding]:
     for name, sinks in sinks_of.items():
         if len(sinks) > 1:
             what = f"{' and '.join(sinks)} are transactional: the offsets can be in one transaction only"
-            yield Finding(True, name, what, "one KafkaBolt for all topics, with topic_field or topic_function")
+            yield Finding(True, name, what, "one KafkaBolt for all topics, with fields={'topic': NAME} or a mapper")
 
 
 def _lost_origins(graph: Graph, sink: Component, settings: Settings) -> Iterator[Finding]:

@@ -30,7 +30,7 @@ STORM_DEFAULTS: Mapping[str, Any] = {
 }
 """What Storm's own defaults.yaml says, for the keys that the engine knows."""
 WHOLE_RUN = frozenset((
-    "run.drain_s", "run.for_s", "run.records", "run.redeploy", "run.seed", "run.stuck_s", "run.worker_restarts_max",
+    "run.drain_s", "run.for_s", "run.records", "run.redeploy", "run.seed", "run.stuck_s",
     "run.workers",
 ))  # fmt: skip
 """Settings of a run as a whole: for one component they would have no effect."""

@@ -27,6 +27,15 @@ class Limits:
     record_bytes: int = 64 * MIB  # of one record: key, value and headers
     batch_bytes: int = 256 * MIB  # of the records of one batch together, without those that are too large by themselves
 
+    @classmethod
+    def of(cls, record_bytes: int) -> Limits:
+        """Return the limits of a setting: a batch may unpack to four times what a record may.
+
+        >>> Limits.of(1024)
+        Limits(record_bytes=1024, batch_bytes=4096)
+        """
+        return cls(record_bytes, 4 * record_bytes)
+
 
 @dataclass(frozen=True, slots=True)
 class Unreadable:

@@ -27,7 +27,7 @@ def findings(name: str, conf: Mapping[str, Any]) -> Iterator[Finding]:
         check(conf)
         if (brokers := settings["bootstrap"]) and not is_scheme(brokers) and not is_registered(brokers):
             parse_bootstrap(brokers, "produce.bootstrap")
-        for each in ("mapper", "topic_function", "callback"):
+        for each in ("mapper", "callback"):
             if settings[each] is not None:
                 load(f"produce.{each}", settings[each])
         make_partitioner(settings["partitioner"], Random(), "produce.partitioner")

@@ -1,10 +1,11 @@
-"""What a tuple becomes in Kafka: key, message, headers, time and partition, by the names of fields or by a function.
+"""The Kafka record of a tuple: key, message, headers, time, partition and topic, from its fields or from a function.
 
 Nothing here does I/O. What cannot be written is a ValueError that says which part and why.
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import is_dataclass
 from itertools import chain
@@ -24,7 +25,7 @@ TIME_MS_MAX = 253_402_300_799_999
 
 
 class Outgoing(NamedTuple):
-    """A record as it is sent, without its topic; a user's function may return one."""
+    """A record as it is sent; a user's function may return one."""
 
     key: bytes | None
     value: bytes | None
@@ -163,52 +164,70 @@ def checked(record: Outgoing) -> Outgoing:
     ValueError: the message cannot be written: its type is int, and the format bytes takes bytes alone
     """
     key, value, headers, timestamp, partition, topic = record
-    if not (topic is None or isinstance(topic, str)):
-        raise ValueError(f"the topic {topic!r:.40} is not text")
     return Outgoing(
-        _write_key(key), _write_message(value), headers_of(headers), timestamp_of(timestamp), partition, topic
+        _write_key(key), _write_message(value), headers_of(headers), timestamp_of(timestamp), partition, topic_of(topic)
     )
 
 
 _write_key, _write_message = encoder("bytes", "the key"), encoder("bytes", "the message")
 
 
-def field_mapper(fields: Sequence[str], settings: Mapping[str, Any]) -> Maker:
-    """Return what makes records by the names of fields.
+PARTS = ("message", "key", "headers", "timestamp", "partition", "topic")
+"""Parts of a record that a field of the tuple may become."""
+
+
+def fields_of(settings: Mapping[str, Any]) -> dict[str, str]:
+    """Return ``produce.fields`` as part → field, with the message always among them.
+
+    Raises:
+        ConfigError: an item is no ``part=field``, or names a part that a record does not have.
+
+    >>> fields_of({"fields": ["key=route", "topic=kind"]})
+    {'message': 'message', 'key': 'route', 'topic': 'kind'}
+    """
+    found = {"message": "message"}
+    for item in settings.get("fields") or ():
+        part, equals, field = (each.strip() for each in item.partition("="))
+        if part not in PARTS or not equals or not field:
+            raise ConfigError(f"produce.fields: {item!r} is no part=field", cure=f"one of {', '.join(PARTS)}: key=id")
+        found[part] = field
+    return found
+
+
+def field_mapper(fields: Sequence[str], settings: Mapping[str, Any], log: logging.Logger) -> Maker:
+    """Return a function that makes records from the fields of a tuple.
 
     Args:
         fields: those of the input.
-        settings: the scope ``produce``; a field of the key that the input does not have means null keys.
+        settings: the scope ``produce``; without ``key`` in ``produce.fields``, the key is the field ``key`` or null.
+        log: warned if the input lacks the topic's field, since ``produce.topic`` then holds.
 
     Raises:
-        ConfigError: a field is missing that the settings name, or that of the message.
+        ConfigError: the input lacks another field that the settings name, or that of the message.
 
-    >>> names = {"message_field": "message", "key_field": "key", "key_format": "utf8", "message_format": "json"}
-    >>> make = field_mapper(["message", "key"], names)
+    >>> settings = {"fields": [], "key_format": "utf8", "message_format": "json"}
+    >>> make = field_mapper(["message", "key"], settings, logging.getLogger())
     >>> make(([1], "k"))[:2]
     (b'k', b'[1]')
     """
-    places = {name: place for place, name in enumerate(fields)}
-
-    def place_of(setting: str) -> int | None:
-        name = settings.get(setting)
-        if name is None:
-            return None
-        if name not in places:
+    names = {"key": "key"} if "key" in fields else {}
+    names |= fields_of(settings)
+    if names.get("topic", fields[0]) not in fields:
+        log.warning(
+            "produce.fields: topic=%s, and the input has the fields %s: all goes to %s",
+            names.pop("topic"), ", ".join(fields), settings.get("topic") or "no topic",
+        )  # fmt: skip
+    for part, name in names.items():
+        if name not in fields:
             raise ConfigError(
-                f"produce.{setting} = {name!r}, and the input has the fields {', '.join(fields)}",
+                f"produce.fields: {part}={name}, and the input has the fields {', '.join(fields)}",
                 cure="name one of them",
             )
-        return places[name]
-
-    message = place_of("message_field")
-    if message is None:
-        raise ConfigError("produce.message_field is not set", cure="message_field='value', say")
-    key_name = settings["key_field"]
-    key = places.get(key_name) if key_name == "key" else place_of("key_field")
-    headers, time, partition = place_of("headers_field"), place_of("timestamp_field"), place_of("partition_field")
+    message, key, headers, time, partition, topic = (
+        list(fields).index(names[part]) if part in names else None for part in PARTS
+    )
+    assert message is not None
     write_key, write = encoder(settings["key_format"], "the key"), encoder(settings["message_format"], "the message")
-    is_plain = headers is None and time is None and partition is None
 
     def make_plain(values: Any) -> Outgoing:
         return Outgoing(None if key is None else write_key(values[key]), write(values[message]))
@@ -220,9 +239,17 @@ def field_mapper(fields: Sequence[str], settings: Mapping[str, Any]) -> Maker:
             () if headers is None else headers_of(values[headers]),
             None if time is None else timestamp_of(values[time]),
             None if partition is None else values[partition],
+            None if topic is None else topic_of(values[topic]),
         )
 
-    return make_plain if is_plain else make
+    return make if {"headers", "timestamp", "partition", "topic"} & names.keys() else make_plain
+
+
+def topic_of(value: Any) -> str | None:
+    """Return a topic's name; None or an empty one: ``produce.topic`` holds."""
+    if not (value is None or isinstance(value, str)):
+        raise ValueError(f"the topic {value!r:.40} is not text")
+    return value or None
 
 
 def function_mapper(setting: str, path: str) -> Maker:

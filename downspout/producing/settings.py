@@ -9,7 +9,8 @@ from downspout.dead_letters.dead_letter import RECORD_BYTES_MAX
 from downspout.errors import ConfigError
 from downspout.kafka.client_values import producer_properties
 from downspout.kafka.partitioners import PARTITIONERS
-from downspout.producing.topics import check_topics
+from downspout.kafka.port import TOPIC_LEGAL
+from downspout.producing.mapper import fields_of
 from downspout.settings.table import parse_scope
 
 __all__ = ["AGE_SHARE", "FLUSH_S_MAX", "check", "message_timeout_s", "produce_settings", "producer_client"]
@@ -21,6 +22,8 @@ DELIVERY_SHARE = 2 / 3
 FLUSH_S_MAX = 5.0
 REQUEST_MS_MAX = 30_000
 RETRY_BACKOFF_MS = 50
+TOPIC_WAIT_MS = 5_000
+"""How long a record waits for a topic that does not exist."""
 TRANSACTION_MS_MORE = 60_000
 """What the time-out of a transaction has beyond the message timeout."""
 TRANSACTION_MS_MAX = 900_000
@@ -50,7 +53,13 @@ def check(conf: Mapping[str, Any], *, is_whole: bool = True) -> None:
         is_whole: whether all settings are in it, and none comes from a file or from the topology.
     """
     settings = produce_settings(conf)
-    check_topics(settings, needed=is_whole and settings["mapper"] is None)
+    is_told = settings["mapper"] is not None or "topic" in fields_of(settings)
+    if is_whole and not is_told and not settings["topic"]:
+        raise ConfigError("no topic is named to write to", cure="topic='orders', or fields={'topic': FIELD}")
+    if (topic := settings["topic"]) and not TOPIC_LEGAL.fullmatch(topic):
+        raise ConfigError(
+            f"produce.topic = {topic!r} cannot be a topic's name", cure="letters, digits, dots, underscores and dashes"
+        )
     if settings["replication"] and not settings["partitions"]:
         raise ConfigError(
             "produce.replication is of a topic that the bolt creates, and produce.partitions is not set",
@@ -131,14 +140,14 @@ def producer_client(
         timeout_s: the message timeout.
         transaction_ms: the length of a transaction.
     """
-    delivery_ms = settings["delivery_timeout_ms"] or int(timeout_s * 1000 * DELIVERY_SHARE)
+    delivery_ms = int(timeout_s * 1000 * DELIVERY_SHARE)
     found = {
         "acks": settings["acks"],
         "compression_type": settings["compression"],
         "linger_ms": settings["linger_ms"],
         "batch_size": settings["batch_bytes"],
         "max_request_size": settings["request_bytes_max"],
-        "max_block_ms": settings["topic_wait_ms"],
+        "max_block_ms": TOPIC_WAIT_MS,
         "delivery_timeout_ms": max(delivery_ms, 2),
         "request_timeout_ms": max(min(REQUEST_MS_MAX, delivery_ms // 2), 1),
         "retry_backoff_ms": RETRY_BACKOFF_MS,

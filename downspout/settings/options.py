@@ -104,8 +104,6 @@ class KafkaOptions(TypedDict, total=False):
     """What to do with a batch that cannot be read: end the run, or dead-letter its offsets and go on."""
     record_bytes_max: int
     """Most bytes of a record, unpacked."""
-    batch_bytes_max: int
-    """Most bytes that the records of one batch may unpack to."""
     session_timeout_ms: int
     """How long a silent member keeps its partitions."""
     drain_ms_max: int
@@ -162,20 +160,8 @@ class ProduceOptions(TypedDict, total=False):
     """Brokers to write to, if they are not those of ``kafka.bootstrap``."""
     topic: str | None
     """Topic to write to."""
-    topic_field: str | None
-    """Field of the tuple that names the topic."""
-    topic_function: str | None
-    """Import path of a function that returns the topic for a tuple's values."""
-    key_field: str
-    """Field that becomes the key."""
-    message_field: str
-    """Field that becomes the message; null is a tombstone."""
-    headers_field: str | None
-    """Field that becomes the headers: a mapping, or pairs of name and value."""
-    timestamp_field: str | None
-    """Field that becomes the record's time: milliseconds since the epoch, or a datetime."""
-    partition_field: str | None
-    """Field that holds the partition."""
+    fields: str | Sequence[str] | Mapping[str, str]
+    """Fields of the tuple that become the parts of a record, as ``part=field``."""
     key_format: Literal["utf8", "bytes", "json"]
     """Format of keys."""
     message_format: Literal["utf8", "bytes", "json"]
@@ -200,16 +186,12 @@ class ProduceOptions(TypedDict, total=False):
     """Size of the largest record."""
     buffer_bytes: int
     """Bytes that may wait for an answer; at this limit the bolt waits."""
-    topic_wait_ms: int
-    """How long a record waits for a topic that does not exist."""
     auto_create: bool | None
     """Whether the broker may create a topic that does not exist."""
     partitions: int | None
     """Partitions of ``produce.topic``, which the bolt creates if it does not exist."""
     replication: int | None
     """Replicas of each of these partitions."""
-    delivery_timeout_ms: int | None
-    """Time after which a record that is not acknowledged fails."""
     transactional: bool
     """Whether records are written exactly once, in transactions with the offsets of their KafkaSpout."""
     transaction_timeout_ms: int | None
@@ -279,7 +261,5 @@ class SqlOptions(TypedDict, total=False):
     """Estimated bytes held that cause a flush."""
     flush_age_s: float
     """Age of the oldest row held that causes a flush; at most a third of the message timeout."""
-    lock_wait_s: float
-    """How long one try of a flush waits for a lock that another process holds."""
     outage_s_max: float
     """How long a database may be away, full or locked before the run ends; 0: without end."""

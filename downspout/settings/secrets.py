@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from downspout.errors import ConfigError
-from downspout.settings.table import CLIENT_PREFIX
+from downspout.settings.table import CLIENT_PREFIX, SETTINGS
 
 SECRET = re.compile(
     r"(passw(or)?d|pwd|passphrase|secret|token|credentials?|jaas[._]config|keytab|authorization|connection[._-]?string"
@@ -18,8 +18,8 @@ SECRET = re.compile(
 )
 REFERENCE = re.compile(r"(env|file):.")
 HIDDEN = "…"
-REFERENCES_ONLY = ("kafka.offset_store_password", "sql.password", "state.password", "parse.registry_password")
-"""Settings of ours that take a reference and no secret: they are new, so nobody has written a secret there yet."""
+REFERENCES_ONLY = tuple(key for key in SETTINGS if key.endswith("password"))
+"""Settings of ours that take a reference to a secret, never the secret itself."""
 PASSWORD_IN_URL = re.compile(
     r"://[^/?#@:]*:(?!\d{1,5}/)(?:(?!\?\w+=)[^@])*@"
     r"|[?&;][\w.-]*(passw(or)?d|pwd|secret|token|credential|signature|(api|access|account|auth|private)[._-]?key)[\w.-]*="

@@ -66,9 +66,7 @@ def state_writer(**settings: Any) -> Callable[[DataFrame, int], None]:
             raise ConfigError("the state's frame is not of a streaming query", cure="df.writeStream.foreachBatch(…)")
         batch = _folded(frame, update, values["update"], values["key"])
         meaning = meaning_of(values["key"], values["update"])
-        context = StateContext(
-            values["name"], kind, f"query {query}", values["password"], values["lock_wait_s"], meaning
-        )
+        context = StateContext(values["name"], kind, f"query {query}", values["password"], meaning=meaning)
         with closing(open_state_store(of_project_url(values["store"], "state.store", conf), context)) as store:
             if values["exactly_once"]:
                 check_beginning(store, values["name"], number, first=0)

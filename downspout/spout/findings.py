@@ -223,7 +223,7 @@ def _check_transactional(settings: Mapping[str, Any], sinks: Sequence[str], spou
         raise ConfigError(
             f"{' and '.join(sinks)} are transactional, and both get records of {spout}: its offsets can be in one "
             "transaction only",
-            cure="one KafkaBolt for all topics, with topic_field or topic_function",
+            cure="one KafkaBolt for all topics, with fields={'topic': NAME} or a mapper",
         )
     sink = f"{sinks[0]} is transactional"
     if not GUARANTEES[settings["guarantee"]].tracks:

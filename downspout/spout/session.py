@@ -444,7 +444,7 @@ def open_consumer(
         if (gathering := setup.mode.gathering(setup.settings["client"])) is not None:
             consumer.gather(gathering)
         consumer.tolerate(
-            Limits(setup.settings["record_bytes_max"], setup.settings["batch_bytes_max"]),
+            Limits.of(setup.settings["record_bytes_max"]),
             corrupt=setup.settings["on_corrupt_batch"] == "dead_letter",
         )
         missing = missing_topics(consumer, topics)

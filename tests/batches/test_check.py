@@ -124,7 +124,7 @@ def test_a_transactional_kafka_bolt_is_refused() -> None:
 
     class Out(Topology):
         coordinator, lines = KafkaBatches.spec(topics=["lines"], fields=["value", "origin"])
-        out = KafkaBolt.spec(inputs=[lines], topic="out", message_field="value", transactional=True)
+        out = KafkaBolt.spec(inputs=[lines], topic="out", fields={"message": "value"}, transactional=True)
 
     graph = from_class(Out, "out")
     lines = [str(each) for each in check.findings(graph, check.resolve(graph, environ={}))]

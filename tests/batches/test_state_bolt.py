@@ -229,7 +229,8 @@ def test_what_cannot_be_stored_fails_the_batch_by_name(
 ) -> None:
     """A foreign value and a locked file fail the commit, with state and key, and nothing of the batch is stored."""
     monkeypatch.setattr("downspout.outages.SOON_S", 0.0)
-    stage = Stage(url, state__lock_wait_s=0.05)
+    monkeypatch.setattr(StateBolt, "lock_wait_s", 0.05)
+    stage = Stage(url)
     stage.batch(Attempt(1, 0), "a", "b")
     with closing(sqlite3.connect(tmp_path / "state.db", isolation_level=None)) as other:
         other.execute("BEGIN IMMEDIATE")

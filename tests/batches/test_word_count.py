@@ -150,7 +150,7 @@ def test_kafka_holds_each_record_of_a_batch_at_least_once(kafka: FakeKafka, tmp_
     class Copies(Topology):  # type: ignore[misc]
         coordinator, lines = source
         sometimes = Sometimes.spec(inputs=[lines])
-        out = KafkaBolt.spec(inputs=[sometimes], topic="copies", message_field="value")
+        out = KafkaBolt.spec(inputs=[sometimes], topic="copies", fields={"message": "value"})
 
     produce(kafka, LINES * 2)
     assert run_topology(Copies, config={"kafka.bootstrap": "fake://states"}).run.reason == "end"
@@ -166,7 +166,7 @@ def test_a_transactional_kafka_bolt_is_refused(tmp_path: Path) -> None:
 
     class Copies(Topology):  # type: ignore[misc]
         coordinator, lines = source
-        out = KafkaBolt.spec(inputs=[lines], topic="copies", message_field="value", transactional=True)
+        out = KafkaBolt.spec(inputs=[lines], topic="copies", fields={"message": "value"}, transactional=True)
 
     graph = from_class(Copies, "copies")
     found = [str(finding) for finding in findings(graph, resolve(graph, environ={}))]

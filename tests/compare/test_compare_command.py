@@ -234,7 +234,7 @@ def test_what_bolts_write_to_kafka_is_compared(project: Project, capsys: pytest.
     own = f"{project.topic}-out"
     project.cluster.ensure_topic(own, 3)
     text = (project.folder / "words.py").read_text(encoding="utf-8")
-    bolt = f'    out = KafkaBolt.spec(inputs=[split], topic="{own}", key_field="word", message_field="word")\n'
+    bolt = f'    out = KafkaBolt.spec(inputs=[split], topic="{own}", fields=["key=word", "message=word"])\n'
     (project.folder / "words.py").write_text(f"from bolts.kafka import KafkaBolt\n{text}{bolt}", encoding="utf-8")
     code = main(["compare", "words.py", "--engines", "local,spark", "--json"])
     shown = capsys.readouterr()

@@ -172,7 +172,7 @@ def test_of_a_batch_that_unpacks_to_too_much_the_rest_is_noted(codec: int) -> No
     assert position == 9  # what follows is fetched again
     with pytest.raises(UnreadableBatchError, match=r"wire\[3\]@5: .*more than 262,144") as raised:
         read(data, corrupt=False)
-    assert "kafka.batch_bytes_max" in raised.value.cure
+    assert "kafka.record_bytes_max" in raised.value.cure
 
 
 def test_a_batch_of_an_old_format_is_bounded_too() -> None:

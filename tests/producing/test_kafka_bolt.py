@@ -68,8 +68,8 @@ def test_all_parts_of_a_record_may_be_fields(kafka: Kafka) -> None:
         {"id": {"a": 1}, "body": None, "heads": {"trace": "7"}, "at": 17, "where": 2},
         {"id": None, "body": [1, "x"], "heads": None, "at": 18, "where": 0},
     ]
-    names = {"key_field": "id", "message_field": "body", "headers_field": "heads", "timestamp_field": "at"}
-    result = write(kafka, rows, partition_field="where", key_format="json", message_format="json", **names)
+    fields = {"key": "id", "message": "body", "headers": "heads", "timestamp": "at", "partition": "where"}
+    result = write(kafka, rows, fields=fields, key_format="json", message_format="json")
     assert len(result.acked("bolt")) == 2
     second, first = written(kafka)
     assert (first.partition, first.key, first.value, first.timestamp) == (2, b'{"a":1}', None, 17)
@@ -81,7 +81,7 @@ def test_topics_may_be_told_by_the_tuple(kafka: Kafka, caplog: pytest.LogCapture
     """By a field; a tuple that names none is acked and not written, with one warning."""
     kafka.create_topic("other")
     rows = [{"kind": kind, "message": "m"} for kind in (OUT, "other", None, "", "other", None)]
-    result = write(kafka, rows, topic=None, topic_field="kind")
+    result = write(kafka, rows, topic=None, fields={"topic": "kind"})
     assert len(result.acked("bolt")) == 6
     assert (len(written(kafka)), len(written(kafka, "other"))) == (1, 2)
     assert sum("no topic is named for this tuple" in record.getMessage() for record in caplog.records) == 1
@@ -110,8 +110,8 @@ def test_a_bad_record_fails_its_tuple_alone(bare_kafka: Kafka, bad: dict[str, An
     good = {"origin": ORIGIN, "message": "m", "heads": None, "at": None, "where": 1, "kind": OUT}
     rows = [good | {"message": str(n)} for n in range(10)]
     rows.insert(5, good | bad)
-    names = {"headers_field": "heads", "timestamp_field": "at", "partition_field": "where", "topic_field": "kind"}
-    result = run(kafka, list(good), rows, for_s=5.0, topic_wait_ms=300, auto_create=False, **names)
+    fields = {"headers": "heads", "timestamp": "at", "partition": "where", "topic": "kind"}
+    result = run(kafka, list(good), rows, for_s=10.0, fields=fields, auto_create=False)
     assert [r.value for r in written(kafka)] == [b"%d" % n for n in range(10)]
     assert len(result.acked("rows")) == 10
     assert match_of(match, result)
@@ -123,7 +123,7 @@ def test_a_fixed_topic_that_does_not_exist_stops_the_bolt(bare_kafka: Kafka, how
     rows = [{"message": str(number)} for number in range(200)]
     expected = r"bolt: there is no topic missing, and the broker does not create it\. Try: create the topic"
     with pytest.raises(BrokerError, match=expected):
-        write(bare_kafka, rows, topic="missing", topic_wait_ms=100, mode=how)
+        write(bare_kafka, rows, topic="missing", mode=how)
 
 
 def test_a_topic_that_is_described_is_created(bare_kafka: Kafka) -> None:
@@ -144,7 +144,7 @@ def test_a_topic_that_is_described_is_created(bare_kafka: Kafka) -> None:
             "produce.replication is of a topic that the bolt creates, and produce.partitions is not set",
         ),
         (
-            {"partitions": 3, "topic": None, "topic_field": "kind"},
+            {"partitions": 3, "topic": None, "fields": {"topic": "kind"}},
             "produce.partitions is of produce.topic, which is not",
         ),
         ({"partitions": 0}, "produce.partitions = 0"),
@@ -203,7 +203,7 @@ def choose_oddly(topic: str, key: Any, value: bytes, partitions: Any) -> Any:
 def test_a_partitioner_that_raises_fails_its_tuple_alone(kafka: Kafka) -> None:
     """The error names what it raised; a number of numpy's is a partition, from a function or from a field."""
     rows = [["1", np.int64(2)], ["odd", None], ["2", None]]
-    settings: dict[str, Any] = {"partitioner": f"{__name__}.choose_oddly", "partition_field": "where"}
+    settings: dict[str, Any] = {"partitioner": f"{__name__}.choose_oddly", "fields": {"partition": "where"}}
     result = run(kafka, ["message", "where"], rows, topic=OUT, **settings)
     assert [(r.value, r.partition) for r in written(kafka)] == [(b"1", 2), (b"2", 2)]
     assert match_of("the partitioner raised KeyError: 'oh'", result)
@@ -215,7 +215,7 @@ def match_of(match: str, result: TopologyResult) -> bool:
     return True
 
 
-def run(kafka: Kafka, fields: list[str], rows: list[Any], *, for_s: float = 3.0, **settings: Any) -> TopologyResult:
+def run(kafka: Kafka, fields: list[str], rows: list[Any], /, *, for_s: float = 3.0, **settings: Any) -> TopologyResult:
     """Give rows to a spout before a KafkaBolt; those that fail come again, for so long."""
 
     class Rows(streamparse.Spout):
@@ -306,7 +306,7 @@ def test_a_record_that_is_refused_becomes_a_dead_letter(kafka: Kafka, emit: str)
         spout = KafkaSpout.spec(
             topics=["in"], group="g", fields=["origin", "value"], value_format="bytes", emit=emit, retries_max=2
         )
-        out = KafkaBolt.spec(inputs=[spout], topic="small", message_field="value", message_format="bytes")
+        out = KafkaBolt.spec(inputs=[spout], topic="small", fields={"message": "value"}, message_format="bytes")
 
     config = {**getattr(kafka, "settings", {}), **settings_of(kafka)}
     run_topology(Flow, config=config, clock=kafka.clock)
@@ -421,7 +421,7 @@ def test_a_full_buffer_slows_down_and_times_nothing_out(fake: Any) -> None:
 
 
 @pytest.mark.parametrize(("settings", "match"), [
-    ({"topic_field": "a", "topic_function": "a.b"}, "produce.topic_field and produce.topic_function are set"),
+    ({"topic": "t", "fields": {"head": "a"}}, "produce.fields: 'head=a' is no part=field"),
     ({"topic": "t", "acks": 1, "idempotence": True}, "enable_idempotence does not go with acks=1"),
     ({"topic": "t", "partitioner": "stcky"}, "produce.partitioner = 'stcky' is not a partitioner"),
     ({"topic": "t", "compression": "zip"}, "produce.compression = 'zip'"),
@@ -451,7 +451,7 @@ def test_no_topic_at_all_is_an_error_at_start(kafka: Kafka) -> None:
 
     class Flow(Topology):
         spout = KafkaSpout.spec(topics=["in"], fields=["origin", "value"])
-        out = KafkaBolt.spec(inputs=[spout], message_field="value")
+        out = KafkaBolt.spec(inputs=[spout], fields={"message": "value"})
 
     graph = from_class(Flow, "flow")
     assert "error: out: no topic is named" in str(findings(graph, resolve(graph))[0])

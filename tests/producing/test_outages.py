@@ -32,7 +32,7 @@ class AwayUntil(set[TopicPartition]):
 
 class Keyed(Topology):
     lines = KafkaSpout.spec(topics=[IN], group="keyed", fields=["key", "value", "origin"])
-    out = KafkaBolt.spec(inputs=[lines], topic=OUT, message_field="value")
+    out = KafkaBolt.spec(inputs=[lines], topic=OUT, fields={"message": "value"})
 
 
 @pytest.mark.fake_only("its leaders are away for minutes of virtual time")
@@ -64,7 +64,7 @@ def test_a_partition_that_cannot_be_written_stops_no_other_and_costs_no_record()
 
 class Exact(Topology):
     lines = KafkaSpout.spec(topics=[IN], group="exact", fields=["value", "origin"], transaction_ms=50)
-    out = KafkaBolt.spec(inputs=[lines], topic=OUT, message_field="value", transactional=True)
+    out = KafkaBolt.spec(inputs=[lines], topic=OUT, fields={"message": "value"}, transactional=True)
 
 
 @pytest.mark.fake_only("its leaders are away for minutes of virtual time")

@@ -298,13 +298,13 @@ def test_a_transaction_may_last_as_long_as_its_slowest_tuple(timeout_s: int, tra
 def test_the_settings_are_the_producers_properties() -> None:
     """Each under the client's name; what is not set is left to the client."""
     client = client_for(
-        30, acks="1", compression="lz4", linger_ms=7, batch_bytes=11, request_bytes_max=1_300, topic_wait_ms=17,
-        delivery_timeout_ms=5_000, idempotence=False, auto_create=False,
+        30, acks="1", compression="lz4", linger_ms=7, batch_bytes=11, request_bytes_max=1_300,
+        idempotence=False, auto_create=False,
     )  # fmt: skip
     assert client.pop("retry_backoff_ms") > 0
     assert client == {
         "acks": client_for(30, acks="1")["acks"], "compression_type": "lz4", "linger_ms": 7, "batch_size": 11,
-        "max_request_size": 1_300, "max_block_ms": 17, "delivery_timeout_ms": 5_000, "request_timeout_ms": 2_500,
+        "max_request_size": 1_300, "max_block_ms": 5_000, "delivery_timeout_ms": 20_000, "request_timeout_ms": 10_000,
         "enable_idempotence": False, "allow_auto_create_topics": False,
     }  # fmt: skip
     assert not {"enable_idempotence", "transaction_timeout_ms"} & client_for(30).keys()

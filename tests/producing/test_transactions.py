@@ -103,7 +103,7 @@ def test_a_record_that_kafka_refuses_is_a_dead_letter_and_no_other_is(kafka: Kaf
 
     class Small(Topology):
         lines = KafkaSpout.spec(topics=[IN], group="copies", fields=["origin", "value"], transaction_ms=50)
-        out = KafkaBolt.spec(inputs=[lines], topic="small", message_field="value", transactional=True)
+        out = KafkaBolt.spec(inputs=[lines], topic="small", fields={"message": "value"}, transactional=True)
 
     run(Small, kafka, **{"kafka.retries_max": retries_max})
     assert committed(kafka, "small") == Counter(b"%d" % number for number in range(300))
@@ -219,7 +219,7 @@ def test_chunks_are_written_exactly_once(kafka: Kafka) -> None:
         lines = KafkaSpout.spec(
             topics=[IN], group="copies", fields=["origin", "value"], transaction_ms=50, emit="chunk"
         )
-        out = KafkaBolt.spec(inputs=[lines], topic="small", message_field="value", transactional=True)
+        out = KafkaBolt.spec(inputs=[lines], topic="small", fields={"message": "value"}, transactional=True)
 
     run(Chunks, kafka)
     assert committed(kafka, "small") == Counter(b"%d" % number for number in range(300))
@@ -236,8 +236,8 @@ def test_what_cannot_be_exactly_once_is_found_beforehand(kafka: Kafka) -> None:
 
     class Two(Topology):
         lines = KafkaSpout.spec(topics=[IN], fields=["origin", "value"])
-        first = KafkaBolt.spec(inputs=[lines], topic=OUT, message_field="value", transactional=True)
-        second = KafkaBolt.spec(inputs=[lines], topic=OUT, message_field="value", transactional=True)
+        first = KafkaBolt.spec(inputs=[lines], topic=OUT, fields={"message": "value"}, transactional=True)
+        second = KafkaBolt.spec(inputs=[lines], topic=OUT, fields={"message": "value"}, transactional=True)
 
     class Stock(streamparse.Spout):
         outputs: ClassVar[list[str]] = ["origin", "message"]
@@ -248,7 +248,7 @@ def test_what_cannot_be_exactly_once_is_found_beforehand(kafka: Kafka) -> None:
 
     class Late(Topology):
         lines = KafkaSpout.spec(topics=[IN], fields=["origin", "value"])
-        out = KafkaBolt.spec(inputs=[lines], topic=OUT, message_field="value")
+        out = KafkaBolt.spec(inputs=[lines], topic=OUT, fields={"message": "value"})
 
     assert any("first and second are transactional" in each for each in wrong(Two, kafka))
     assert any("rows is not a KafkaSpout" in each for each in wrong(Rows, kafka))
@@ -282,7 +282,7 @@ def test_two_results_with_one_origin_are_an_error_that_says_so(kafka: Kafka) -> 
 
 class Lines(Topology):
     lines = KafkaSpout.spec(topics=[IN], group="copies", fields=["origin", "value"], transaction_ms=5_000)
-    out = KafkaBolt.spec(inputs=[lines], topic=OUT, message_field="value", transactional=True)
+    out = KafkaBolt.spec(inputs=[lines], topic=OUT, fields={"message": "value"}, transactional=True)
 
 
 def test_where_a_spout_starts_may_be_before_what_its_group_has_committed(kafka: Kafka) -> None:

@@ -105,7 +105,7 @@ def test_a_bolt_that_acks_before_it_emits_is_told(cls, warned):
 
 @pytest.mark.parametrize(("given", "said"), [
     ({"mapper": "foo.bar"}, "produce.mapper = 'foo.bar' cannot be imported: No module named 'foo'"),
-    ({"topic_function": "foo.bar"}, "produce.topic_function = 'foo.bar' cannot be imported"),
+    ({"fields": ["value"]}, "produce.fields: 'value' is no part=field"),
     ({"callback": "foo.bar"}, "produce.callback = 'foo.bar' cannot be imported"),
     ({"partitioner": "foo.bar"}, "produce.partitioner = 'foo.bar' cannot be imported"),
     ({"topic": "bad name!"}, "produce.topic = 'bad name!' cannot be a topic's name. Try: letters, digits, dots"),
@@ -115,7 +115,7 @@ def test_a_bolt_that_acks_before_it_emits_is_told(cls, warned):
 ])  # fmt: skip
 def test_what_a_kafka_bolt_could_not_start_with_is_found(given, said):
     """Functions that cannot be imported, and addresses that are none."""
-    config = {f"produce.{name}": value for name, value in ({"topic": "t", "message_field": "value"} | given).items()}
+    config = {f"produce.{name}": value for name, value in ({"topic": "t", "fields": ["message=value"]} | given).items()}
     made = graph(out=Component("out", KafkaBolt, 1, config, inputs=(Input("in", "default"),)))
     assert [line.removeprefix("error: out: ").startswith(str(said)) for line in found(made) if "error: " in line] == (
         [True] if said else []
@@ -135,7 +135,7 @@ def test_a_bolt_that_writes_to_its_own_spouts_topic_is_found(source, bolt, spout
         spout=spout,
         other=Component("other", KafkaLike, 1, {"kafka.topics": ["v"]}, streams),
         back=Component(
-            "back", KafkaBolt, 1, {"produce.message_field": "value", **bolt}, inputs=(Input(source, "default"),)
+            "back", KafkaBolt, 1, {"produce.fields": ["message=value"], **bolt}, inputs=(Input(source, "default"),)
         ),
     )
     line = "warning: back: it writes to t, which in reads: its records come back to it. Try: another topic"

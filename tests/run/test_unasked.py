@@ -44,7 +44,7 @@ class Shop(Topology):
     charge = Charge.spec(inputs=[orders])
     rows = ParquetBolt.spec(inputs=[charge], directory="rows", schema=["value:string"])
     notify = Notify.spec(inputs=[orders])
-    copies = KafkaBolt.spec(inputs=[orders], topic="copies", message_field="value")
+    copies = KafkaBolt.spec(inputs=[orders], topic="copies", fields={"message": "value"})
 """
 
 

@@ -17,7 +17,7 @@ from downspout.cli import main
 from downspout.compare import engines, freeze
 from downspout.errors import ConfigError, DownspoutError
 from downspout.kafka import TopicPartition, log_filters
-from downspout.settings import CLIENT_PREFIX, layers, with_secrets
+from downspout.settings import CLIENT_PREFIX, SETTINGS, layers, with_secrets
 from downspout.spout import setup_of
 from downspout.testing import FakeKafka
 from spouts.kafka import KafkaSpout
@@ -147,6 +147,14 @@ def test_what_nimbus_is_sent_holds_the_reference_alone(monkeypatch: pytest.Monke
     setup = setup_of({**json.loads(sent), "topology.name": "t"}, {})
     assert setup.client["sasl_plain_password"] == SECRET
     assert SECRET not in repr(setup)
+
+
+@pytest.mark.parametrize("key", [key for key in SETTINGS if key.endswith("password")])
+def test_each_password_is_a_reference_that_is_looked_up(key: str) -> None:
+    """A password itself is refused, whichever setting it is given to."""
+    assert with_secrets({key: "env:P"}, {"P": SECRET}) == {key: SECRET}
+    with pytest.raises(ConfigError, match=f"{key} is no reference to a secret"):
+        with_secrets({key: SECRET}, {})
 
 
 def test_a_worker_without_the_variable_says_which(monkeypatch: pytest.MonkeyPatch) -> None:

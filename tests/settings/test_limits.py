@@ -18,7 +18,6 @@ WITHOUT_MAXIMUM = [
     "parquet.outage_s_max", "parquet.rebuild",
     "produce.batch_bytes", "produce.buffer_bytes",
     "run.drain_s", "run.for_s", "run.member", "run.records", "run.restarts_max", "run.seed", "run.stuck_s",
-    "run.worker_restarts_max",
     "sql.flush_age_s", "sql.flush_bytes", "sql.flush_rows", "sql.outage_s_max",
 ]  # fmt: skip
 """Counts and sizes, and times of which any makes sense: no single wait for an answer is among them."""

@@ -39,7 +39,7 @@ LookupBolt.spec(inputs=[parse], table="t.csv", key="a", add=["b"], types={"b": "
 ParquetBolt.spec("rows", inputs=[parse], directory="out", schema=TYPES, partition_by=["a"], flush_age_s=2)
 AggregateBolt.spec(inputs=[parse], directory="out", schema={"a": "int64"}, keys=["a"], aggregates=["count"])
 SqlBolt.spec(inputs=[parse], database="sqlite:///x.db", table="t", keys=["a"])
-KafkaBolt.spec(inputs=[parse], topic="out", message_field="a", acks="all", transactional=True)
+KafkaBolt.spec(inputs=[parse], topic="out", fields={"message": "a"}, acks="all", transactional=True)
 
 class Words(Bolt):
     outputs = ["word", Stream(fields=["text"], name="rejects")]

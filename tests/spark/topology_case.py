@@ -65,7 +65,7 @@ class Published(Plain):
         Plain.words,
         Plain.counts,
     )
-    out = KafkaBolt.spec(inputs=[split, count], message_field="word")
+    out = KafkaBolt.spec(inputs=[split, count], fields={"message": "word"})
 
 
 class Keyed(Topology):

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from bolts.sql import SqlBolt
 from demos.postgres import PASSWORD, PostgresServer, find_programs, postgres_server
 from downspout.errors import SinkError
 from downspout.kafka import TopicPartition
@@ -67,6 +68,12 @@ def on_its_way(bolt: Any, again: Callable[[], None]) -> None:
     thread = threading.Thread(target=commit_late)
     thread.start()
     bolt.threads = [thread]
+
+
+class Hasty(SqlBolt):
+    """Waits for a lock only briefly."""
+
+    lock_wait_s = 0.05
 
 
 @pytest.mark.parametrize("how", [committed_unheard, never_arrived, on_its_way])
@@ -170,7 +177,7 @@ def test_a_server_that_was_stopped_is_waited_for(own_server: PostgresServer, cap
 
 def test_what_another_holds_is_waited_for_and_named(served: TestDatabase, caplog: pytest.LogCaptureFixture) -> None:
     """A lock that lasts is waited for; a line says which session holds it, for how long, and what it did."""
-    bolt = make(served, sql__lock_wait_s=0.05)
+    bolt = make(served, cls=Hasty)
     with served.connected() as other:
         other.execute("BEGIN")
         other.execute("INSERT INTO words VALUES ('x', 1, NULL)")
@@ -220,7 +227,7 @@ def test_a_writer_that_is_frozen_in_its_transaction_stops_nobody(
     served: TestDatabase, freeze: Callable[[Any, Callable[[], object]], None]
 ) -> None:
     """Its session is ended, so that the others go on; when it wakes up, its rows are written, once."""
-    frozen, healthy = make(served), make(served, task_id=4, sql__lock_wait_s=0.2)
+    frozen, healthy = make(served), make(served, task_id=4, cls=Hasty)
     process(frozen, tup(0))
     wait(healthy, 0)
     real = frozen.writer.insert_rows

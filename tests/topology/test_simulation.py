@@ -111,14 +111,14 @@ class Forwarded(Topology):
 
     spout = KafkaSpout.spec(topics=["orders"], fields=["origin", "value"])
     parse = JsonParseBolt.spec(inputs=[spout], fields=["number", "name"])
-    numbers = KafkaBolt.spec(inputs=[parse], topic="numbers", message_field="number", message_format="json")
-    names = KafkaBolt.spec(inputs=[parse], topic_field="name", message_field="name")
+    numbers = KafkaBolt.spec(inputs=[parse], topic="numbers", fields={"message": "number"}, message_format="json")
+    names = KafkaBolt.spec(inputs=[parse], fields={"topic": "name", "message": "name"})
     sink = ParquetBolt.spec(inputs=[parse], directory="rows", schema={"number": "int64", "name": "string"})
 
 
 class Copied(Topology):
     spout = KafkaSpout.spec(topics=["orders"], fields=["origin", "value"])
-    out = KafkaBolt.spec(inputs=[spout], topic="copies", message_field="value", transactional=True)
+    out = KafkaBolt.spec(inputs=[spout], topic="copies", fields={"message": "value"}, transactional=True)
 
 
 def each_once(sent: Sequence[Sent], records: Sequence[Record]) -> Iterator[str]:
@@ -149,7 +149,7 @@ def test_exactly_once_from_kafka_to_kafka_is_simulated() -> None:
 
     class Twice(Topology):
         spout = KafkaSpout.spec(topics=["orders"], fields=["origin", "value"])
-        out = KafkaBolt.spec(inputs=[spout], topic="copies", message_field="value")
+        out = KafkaBolt.spec(inputs=[spout], topic="copies", fields={"message": "value"})
 
     with pytest.raises(SimulationError, match="too often"):
         simulate(Scenario(Twice, clean_order, check=each_once), range(50))
@@ -160,7 +160,7 @@ def test_a_missing_topic_that_nothing_creates_is_named() -> None:
 
     class Nowhere(Topology):
         spout = KafkaSpout.spec(topics=["orders"], fields=["origin", "value"])
-        out = KafkaBolt.spec(inputs=[spout], topic="nowhere", message_field="value", auto_create=False)
+        out = KafkaBolt.spec(inputs=[spout], topic="nowhere", fields={"message": "value"}, auto_create=False)
 
     with pytest.raises(SimulationError, match="there is no topic nowhere, and the broker does not create it"):
         simulate(Scenario(Nowhere, clean_order, check=lambda sent, records: []), range(3))

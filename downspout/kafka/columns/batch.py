@@ -126,7 +126,7 @@ def _snappy_block(block: bytes, most: int) -> bytes:
             break
     if size > most:
         raise CorruptRecordError(
-            f"a block of snappy unpacks to {size:,} bytes, and kafka.batch_bytes_max allows {most:,}"
+            f"a block of snappy unpacks to {size:,} bytes, the limit is {most:,} (four times kafka.record_bytes_max)"
         )
     found: bytes = codec.snappy.decompress(block)
     return found
@@ -277,5 +277,5 @@ def _unpacked_old(most: int, kind: int, packed: bytes) -> bytes:
     """Return what was packed in a batch older than version 2."""
     found = unpacked_whole(kind, packed, most, most)
     if found is None:
-        raise UnreadableBatchError(f"it unpacks to more than {most:,} bytes (kafka.batch_bytes_max)")
+        raise UnreadableBatchError(f"it unpacks to more than {most:,} bytes (four times kafka.record_bytes_max)")
     return found

@@ -92,7 +92,7 @@ def portions(batch: WireBatch, limits: Limits) -> Iterator[WholeRecords | CutRec
     if kept > limits.batch_bytes:
         raise UnreadableBatchError(
             f"its records unpack to more than {limits.batch_bytes:,} bytes",
-            cure="kafka.batch_bytes_max, if the batch is sound; or kafka.on_corrupt_batch=dead_letter",
+            cure="a larger kafka.record_bytes_max, if the batch is sound; or kafka.on_corrupt_batch=dead_letter",
         )
 
 

@@ -3,7 +3,7 @@
 ==========================================  =====================================================================
 it ended by                                 then
 ==========================================  =====================================================================
-a signal; BrokerError                       again, at most ``run.worker_restarts_max`` times in a row
+a signal; BrokerError                       again, at most RESTARTS_MAX times in a row
 SIGTERM from outside, in order              the same
 ComponentError; without an error (a crash)  again, at most ERRORS_MAX times in a row: it will happen again
 any other error of ours                     the run stops: a setting is wrong in each worker alike, a package is
@@ -26,7 +26,7 @@ from downspout.errors import BrokerError, ComponentError, DownspoutError, TakenO
 STEADY_S = 60.0  # A worker that ran for this long starts a new row
 BACKOFF_S = (0.5, 10.0)
 """Wait before the first and, doubled each time, before any later start. Static members have 10 s to come back."""
-ERRORS_MAX = 3
+RESTARTS_MAX, ERRORS_MAX = 20, 3
 
 
 @dataclass(frozen=True)
@@ -83,7 +83,7 @@ class Death:
 class Restarts:
     """Counts the deaths of one worker."""
 
-    def __init__(self, most: int) -> None:
+    def __init__(self, most: int = RESTARTS_MAX) -> None:
         self._most = most
         self.in_a_row = 0
 

@@ -58,7 +58,6 @@ def supervise(
         workers,
         bounds=bounds,
         start=start,
-        restarts_max=int(values["run.worker_restarts_max"]),
         view=view,
     )
 

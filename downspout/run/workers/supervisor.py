@@ -42,7 +42,7 @@ from downspout.run.metrics import RunMetrics
 from downspout.run.workers.channel import Report
 from downspout.run.workers.merge import WorkerReports, add_up, merge, worker_result
 from downspout.run.workers.process import Worker
-from downspout.run.workers.restarts import Death, Restarts
+from downspout.run.workers.restarts import RESTARTS_MAX, Death, Restarts
 
 LOOK_S = 0.125
 ABORT_S = 5.0  # How long a worker that is to stop at once may take to say what it did
@@ -118,7 +118,7 @@ class Supervisor:
         bounds: Bounds,
         # starts a worker: its number, and the records that are left of ``run.records``
         start: Callable[[int, int | None], Worker],
-        restarts_max: int,  # how often one is started again in a row
+        restarts_max: int = RESTARTS_MAX,  # how often one is started again in a row
         clock: Clock = SYSTEM_CLOCK,
         view: View | None = None,
         log: logging.Logger | None = None,

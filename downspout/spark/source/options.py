@@ -2,7 +2,7 @@
 
 A job moves between the two by changing ``format``. So whatever the connector accepts is accepted, with its defaults;
 what differs stands in ``docs/decisions/0009-storm-and-spark.md``. Seven options are ours: ``stoppingOffsets``,
-``skipOffsets``, ``includeTopicId``, ``includeUnreadable``, ``recordBytesMax``, ``batchBytesMax`` and ``endMarker``.
+``skipOffsets``, ``includeTopicId``, ``includeUnreadable``, ``recordBytesMax`` and ``endMarker``.
 """
 
 from __future__ import annotations
@@ -78,19 +78,14 @@ OPTIONS: Mapping[str, Option] = {
     "includeUnreadable": Option(
         "Whether what Kafka cannot give whole becomes a row instead of an error: `false`, `records` or `true`.",
         "`records`: a row for each record above `recordBytesMax`, with its first 64 KiB. `true`: also one for each "
-        "batch that is damaged or unpacks to more than `batchBytesMax`. The column `unreadable` has the reason, and is "
-        "null in all other rows. Not in the connector.",
+        "batch that is damaged or unpacks to more than four times `recordBytesMax`. The column `unreadable` has the "
+        "reason, and is null in all other rows. Not in the connector.",
         default="`false`",
     ),
     "recordBytesMax": Option(
         "Most bytes that key, value and headers of a record may unpack to.",
         "Not in the connector.",
         default="`67108864`",
-    ),
-    "batchBytesMax": Option(
-        "Most bytes that the records of one batch may unpack to.",
-        "Records above `recordBytesMax` do not count. Not in the connector.",
-        default="`268435456`",
     ),
     "endMarker": Option(
         "Whether the last batch of a stream that ends (`availableNow`) has one more row, with null in every column.",
@@ -350,15 +345,11 @@ def _unreadable(options: Mapping[str, str]) -> str:
 
 
 def _limits(options: Mapping[str, str]) -> Limits:
-    usual = Limits()
-    record = _whole(options, "recordBytesMax", lowest=LIMIT_MIN, default=usual.record_bytes)
-    batch = _whole(options, "batchBytesMax", lowest=LIMIT_MIN, default=usual.batch_bytes)
+    record = _whole(options, "recordBytesMax", lowest=LIMIT_MIN, default=Limits().record_bytes)
     assert record is not None
-    assert batch is not None
-    for name, value in (("recordBytesMax", record), ("batchBytesMax", batch)):
-        if value > LIMIT_MAX:
-            raise ConfigError(f"{name} = {value} is too large", cure=f"{LIMIT_MAX} at most")
-    return Limits(record, batch)
+    if record > LIMIT_MAX:
+        raise ConfigError(f"recordBytesMax = {record} is too large", cure=f"{LIMIT_MAX} at most")
+    return Limits.of(record)
 
 
 def _whole(options: Mapping[str, str], name: str, *, lowest: int = 1, default: int | None = None) -> int | None:

@@ -75,7 +75,7 @@ def test_a_long_life_clears_the_count() -> None:
 
 
 def test_no_restarts_at_all_can_be_had() -> None:
-    """run.worker_restarts_max = 0 ends the run at the first death."""
+    """A limit of 0 ends the run at the first death."""
     assert Restarts(0).wait_s(Death(-9), lived_s=3600.0) is None
 
 

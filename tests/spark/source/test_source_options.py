@@ -134,11 +134,11 @@ def test_our_own_options_serve_both_kinds_of_query() -> None:
 def test_limits_are_those_of_other_readers_and_have_bounds() -> None:
     """What records and batches may unpack to is limited by default too; the columns are as the options say."""
     assert (parse().limits, parse().include_unreadable) == (Limits(), False)
-    found = parse(recordBytesMax="2048", batchBytesMax="4096", includeUnreadable="Records")
-    assert (found.limits, found.unreadable, found.include_unreadable) == (Limits(2048, 4096), "records", True)
+    found = parse(recordBytesMax="2048", includeUnreadable="Records")
+    assert (found.limits, found.unreadable, found.include_unreadable) == (Limits(2048, 8192), "records", True)
     for wrong, said in (
         ({"recordBytesMax": "100"}, "recordBytesMax = 100 is not a whole number of at least 1024"),
-        ({"batchBytesMax": "1073741825"}, "batchBytesMax = 1073741825 is too large. Try: 1073741824 at most"),
+        ({"recordBytesMax": "1073741825"}, "recordBytesMax = 1073741825 is too large. Try: 1073741824 at most"),
         ({"includeUnreadable": "yes"}, "includeUnreadable = yes is unknown. Try: false, records or true"),
     ):
         with pytest.raises(ConfigError, match=re.escape(said)):

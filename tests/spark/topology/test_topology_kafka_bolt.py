@@ -34,7 +34,7 @@ def words_to(out: Any, *, split: Any = b.Harmless, grouping: Any = Grouping.SHUF
     """Return a topology that writes words to Kafka, and to files."""
     spout = b.lines()
     splitter = split.spec(inputs=[spout])
-    to_kafka = KafkaBolt.spec(inputs={splitter: grouping}, topic=OUT, message_field="word", **settings)
+    to_kafka = KafkaBolt.spec(inputs={splitter: grouping}, topic=OUT, fields={"message": "word"}, **settings)
     return b.graph_of(spout=spout, split=splitter, kafka=to_kafka, words=b.sink([splitter], out / "words", b.WORD))
 
 
@@ -82,7 +82,7 @@ def test_a_batch_that_is_computed_again_is_written_again(kafka: FakeKafka, tmp_p
     spout = b.lines()
     split = b.Harmless.spec(inputs=[spout])
     count = b.Count.spec(inputs={split: Grouping.fields("word")})
-    out = KafkaBolt.spec(inputs=[split, count], topic=OUT, message_field="word")
+    out = KafkaBolt.spec(inputs=[split, count], topic=OUT, fields={"message": "word"})
     graph = b.graph_of(spout=spout, split=split, count=count, kafka=out, counts=b.sink([count], tmp_path, b.COUNT))
     query = InProcess(graph, kafka)
     send(kafka, "a b", "bad", "a")

@@ -314,10 +314,10 @@ def test_the_other_options(kafka: FakeKafka) -> None:
     assert given["kafka.fetch.max.bytes"] == "7"
     assert given["kafka.bootstrap.servers"] == kafka.bootstrap
     assert options_of(kafka)["failOnDataLoss"] == "true"
-    unreadable = ("includeUnreadable", "recordBytesMax", "batchBytesMax")
-    assert [options_of(kafka)[name] for name in unreadable] == ["records", str(32 << 20), str(128 << 20)]
-    given = options_of(kafka, on_corrupt_batch="dead_letter", record_bytes_max=2048, batch_bytes_max=4096)
-    assert [given[name] for name in unreadable] == ["true", "2048", "4096"]
+    unreadable = ("includeUnreadable", "recordBytesMax")
+    assert [options_of(kafka)[name] for name in unreadable] == ["records", str(32 << 20)]
+    given = options_of(kafka, on_corrupt_batch="dead_letter", record_bytes_max=2048)
+    assert [given[name] for name in unreadable] == ["true", "2048"]
     assert "maxOffsetsPerTrigger" not in options_of(kafka)
 
 

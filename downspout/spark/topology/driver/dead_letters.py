@@ -75,7 +75,7 @@ def _read(cluster: Any, place: Place, client: Mapping[str, Any], settings: Mappi
     """Return a record of which a later stage knew the place only."""
     tp = TopicPartition(place.topic, place.partition)
     consumer = cluster.consumer(group=None, client=client)
-    consumer.tolerate(Limits(settings["record_bytes_max"], settings["batch_bytes_max"]), large=False, corrupt=False)
+    consumer.tolerate(Limits.of(settings["record_bytes_max"]), large=False, corrupt=False)
     try:
         consumer.assign([tp])
         for (found,) in scan(consumer, tp, place.offset, place.offset + 1):

@@ -39,7 +39,6 @@ def source_options(conf: Mapping[str, Any], group: str, *, bounded: bool, record
         "includeTopicId": "true",
         "includeUnreadable": "true" if settings["on_corrupt_batch"] == "dead_letter" else "records",
         "recordBytesMax": str(settings["record_bytes_max"]),
-        "batchBytesMax": str(settings["batch_bytes_max"]),
         "failOnDataLoss": str(settings["on_data_loss"] == "fail").lower(),
         **{f"kafka.{name.replace('_', '.')}": str(value) for name, value in settings["client"].items()},
     }
