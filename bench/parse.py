@@ -21,7 +21,7 @@ from bench.flights import FIELDS, SCHEMA, flights
 from bench.harness import BenchError, Options, begin, load, machine, save, say
 from downspout.parse.json import JsonParser
 from downspout.parse.paths import Paths
-from downspout.sink.columns.schema import Columns
+from downspout.sink.schema import Columns
 
 COLUMNS = Columns.parse([f"{name}:{kind}" for name, kind in SCHEMA.items()])
 CORRUPT = (b"not JSON", b'"dep_delay":9999999999', b'"dep_delay":"late"')

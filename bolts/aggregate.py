@@ -22,11 +22,11 @@ from streamparse import Stream
 
 from downspout.errors import ConfigError, TopologyError
 from downspout.settings.table import SETTINGS
-from downspout.sink.buffer import Batch
 from downspout.sink.columns.aggregate import Aggregation
-from downspout.sink.columns.schema import Columns
-from downspout.sink.identity.rows import Mask
+from downspout.sink.identity import Mask
 from downspout.sink.log.entry import Partition
+from downspout.sink.row_sink import Batch
+from downspout.sink.schema import Columns
 from downspout.sink.sink_bolt import SinkBolt
 from downspout.sink.writer import Build, Times
 

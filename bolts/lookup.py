@@ -37,7 +37,7 @@ from downspout.origins import values_of
 from downspout.parse.rejects import REJECT_FIELDS, REJECTS, Rejects
 from downspout.settings.options import LookupOptions
 from downspout.settings.table import SETTINGS, parse_scope
-from downspout.sink.columns.schema import Columns, Rejected
+from downspout.sink.schema import Columns, Rejected
 
 __all__ = ["LookupBolt", "LookupTable", "read_table"]
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import pyarrow as pa
 
-from downspout.sink.columns.schema import ORIGIN_SCHEMA
-from downspout.sink.identity.rows import Identities, Mask
+from downspout.sink.identity import Identities, Mask
+from downspout.sink.schema import ORIGIN_SCHEMA
 from downspout.sink.sink_bolt import SinkBolt
 from downspout.sink.writer import Build
 

@@ -53,7 +53,7 @@ from downspout.parse.rejects import REJECT_FIELDS, REJECTS, Rejects
 from downspout.settings.options import ParseOptions
 from downspout.settings.secrets import with_secrets
 from downspout.settings.table import SETTINGS, parse_scope
-from downspout.sink.columns.schema import Columns
+from downspout.sink.schema import Columns
 
 __all__ = ["CsvParseBolt", "JsonParseBolt", "RegistryParseBolt", "split_fields"]
 

@@ -29,9 +29,8 @@ from downspout.outages import State
 from downspout.settings.folders import of_project_url
 from downspout.settings.options import SqlOptions
 from downspout.settings.secrets import with_secrets
-from downspout.sink.buffer import Batch
-from downspout.sink.identity.inputs import check_names
-from downspout.sink.row_sink import Flushed, RowSink
+from downspout.sink.identity import check_names
+from downspout.sink.row_sink import Batch, Flushed, RowSink
 from downspout.sql import settings as sql_settings
 from downspout.sql.columns import check_complete, columns_of, create_statement
 from downspout.sql.writer import RowsRefusedError, SqlWriter

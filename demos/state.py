@@ -26,7 +26,7 @@ from pathlib import Path
 
 from downspout.errors import DownspoutError
 from downspout.settings import folders
-from downspout.sink.storage.layout import Layout
+from downspout.sink.layout import Layout
 
 SINKS = ("flights", "route_delays")
 MADE = (*SINKS, "report", "charts", "demo.json")

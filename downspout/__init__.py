@@ -66,7 +66,7 @@ def _directory(location: str, context: StoreContext) -> OffsetStore:
 
 
 def _notes(directory: Path, group: str) -> CommitNotes:
-    from downspout.sink.commit_notes import SinkNotes
+    from downspout.sink.notes import SinkNotes
 
     return SinkNotes(directory, group)
 

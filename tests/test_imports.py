@@ -43,7 +43,7 @@ ROOT_REGISTERS = {
     "offsets.stores.sql",
     "offsets.stores.zookeeper",
     "sink.offset_store",
-    "sink.commit_notes",
+    "sink.notes",
     "batches.stores",
     "batches.backends.sql_state",
     "batches.backends.sql_metadata",

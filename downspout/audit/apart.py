@@ -22,7 +22,7 @@ from downspout.audit.replay import RunOn, TopologyReplay, make_replay
 from downspout.errors import DownspoutError, TopologyError, coordinates
 from downspout.formatting import counted
 from downspout.kafka.port import Record
-from downspout.sink.runs import Run
+from downspout.sink.notes import Run
 from downspout.system.process import end_with_parent
 
 KILLERS_MAX = 10  # Each costs up to a dozen starts of a process, so an audit that finds more is given up

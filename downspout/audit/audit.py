@@ -43,11 +43,10 @@ from downspout.ledger.origin import Origin
 from downspout.offset_ranges import OffsetRanges
 from downspout.settings.object_path import ObjectPath
 from downspout.settings.object_path import place as folder
-from downspout.sink.identity.coverage import OFFSET_MAX, Stream
+from downspout.sink.coverage import OFFSET_MAX, Stream
 from downspout.sink.log.commit_log import CommitLog
-from downspout.sink.ownership import only_holds_sinks
-from downspout.sink.runs import read_runs
-from downspout.sink.skips import noted_of, read_skips, still_skipped
+from downspout.sink.notes import noted_of, read_runs, read_skips, still_skipped
+from downspout.sink.recovery import only_holds_sinks
 
 __all__ = ["EXIT_CODES", "EXPLAINED", "AuditReport", "PartitionReport", "Window", "audit", "directory_that_exists"]
 

@@ -23,14 +23,12 @@ from downspout.clock import SYSTEM_CLOCK, Clock
 from downspout.errors import DownspoutError, SinkError
 from downspout.offset_ranges import OffsetRanges
 from downspout.settings.object_path import ObjectPath
-from downspout.sink.identity.coverage import Coverage, Stream
-from downspout.sink.ownership import SPARK_LOG
+from downspout.sink.coverage import Coverage, Stream
+from downspout.sink.layout import Layout, below, incarnation_of, is_visible
+from downspout.sink.object_store import storage_of
 from downspout.sink.readers.view import logged_schema
-from downspout.sink.storage.data_files import below
-from downspout.sink.storage.hashing import hash_of, hash_of_file
-from downspout.sink.storage.layout import Layout, incarnation_of, is_visible
-from downspout.sink.storage.places import storage_of
-from downspout.sink.storage.port import Storage
+from downspout.sink.recovery import SPARK_LOG
+from downspout.sink.storage import Storage, hash_of, hash_of_file
 
 _ORIGIN = ("_topic", "_topic_id", "_partition", "_offset", "_path")
 _TEXTS = ("_topic", "_topic_id", "_path")

@@ -12,12 +12,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from downspout.errors import DownspoutError, SinkError
-from downspout.sink.identity.coverage import Coverage
+from downspout.sink.coverage import Coverage
+from downspout.sink.layout import incarnation_of
 from downspout.sink.log.commit_log import CommitLog
 from downspout.sink.log.entry import COMPACT, FENCE, FLUSH, REBUILD, DataFile, Entry
 from downspout.sink.log.history import History
-from downspout.sink.storage.layout import incarnation_of
-from downspout.sink.storage.places import storage_of
+from downspout.sink.object_store import storage_of
 
 _CURE = "restore the log from a backup; a log that was changed by hand cannot be trusted"
 

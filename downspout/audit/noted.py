@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from downspout.sink.log.commit_log import CommitLog
-from downspout.sink.runs import Run, read_runs
+from downspout.sink.notes import Run, read_runs
 
 
 def noted_run(directory: Path) -> Run:

@@ -26,10 +26,10 @@ from downspout.errors import TopologyError, coordinates
 from downspout.kafka.port import Record
 from downspout.ledger.origin import Origin
 from downspout.settings.object_path import place as folder
-from downspout.sink.identity.inputs import check_names, name_of, resolve, with_step
+from downspout.sink.identity import check_names, name_of, resolve, with_step
 from downspout.sink.log.commit_log import CommitLog
-from downspout.sink.runs import Run
-from downspout.sink.storage.places import storage_of
+from downspout.sink.notes import Run
+from downspout.sink.object_store import storage_of
 
 Steps = Mapping[tuple[str, str, str], str]
 """Of each input of a sink, as (sink, component, stream), the step that its rows' paths end in."""

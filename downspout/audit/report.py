@@ -12,7 +12,7 @@ from downspout.audit.files import Found
 from downspout.formatting import counted
 from downspout.offset_ranges import OffsetRanges
 from downspout.sink.log.commit_log import CommitLog
-from downspout.sink.ownership import log_is_gone
+from downspout.sink.recovery import log_is_gone
 
 EXIT_CODES = {"missing": 10, "duplicate": 11, "lost": 12, "extra": 13}
 EXPLAINED = ("filtered", "dead_lettered", "skipped", "compacted", "replayed")

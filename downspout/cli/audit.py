@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from downspout.audit.apart import ReplayApart
     from downspout.audit.audit import AuditReport, Window
     from downspout.kafka.port import Cluster
-    from downspout.sink.runs import Run
+    from downspout.sink.notes import Run
 
 COLUMNS = ("partition", "offsets", "rows", "present", "filtered", "dead_lettered", "skipped", "compacted", "replayed",
            "missing", "duplicate", "lost", "extra")  # fmt: skip

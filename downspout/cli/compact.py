@@ -15,7 +15,7 @@ from downspout.errors import ConfigError
 from downspout.formatting import counted, seconds_of, size
 
 if TYPE_CHECKING:
-    from downspout.sink.compaction.compactor import Compacted, Compactor
+    from downspout.sink.compact import Compacted, Compactor
 
 SIZES = {"": 1, "b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "kib": 2**10, "mib": 2**20, "gib": 2**30}
 
@@ -58,7 +58,7 @@ def handle(arguments: argparse.Namespace) -> int:
     """Compact, and sum up."""
     from downspout.cli.compare import sigterm_as_ctrl_c
     from downspout.cli.logs import log_to_stderr
-    from downspout.sink.compaction.compactor import Compactor
+    from downspout.sink.compact import Compactor
 
     log_to_stderr(quiet=True)
     compactor = Compactor(

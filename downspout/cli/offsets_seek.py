@@ -179,14 +179,14 @@ def _settle(cluster: Cluster, group: str, arguments: argparse.Namespace) -> None
 
 
 def _open_sinks(directories: Sequence[Path]) -> Sinks:
-    from downspout.sink.skips import rows_of
+    from downspout.sink.notes import rows_of
 
     return {directory: rows_of(directory) for directory in directories}
 
 
 def _note(plan: Plan, sinks: Sinks) -> None:
     """Note in the sinks' directories what was skipped, after the commit: a note too many would hide a loss."""
-    from downspout.sink.skips import Step, note_skips
+    from downspout.sink.notes import Step, note_skips
 
     steps = [Step((*_topic(move), move.tp.partition), move.skipped, move.again) for move in plan.moves]
     for directory, log in sinks.items():
@@ -206,7 +206,7 @@ def _topic(move: Move) -> tuple[str, str]:
 
 def _held(log: CommitLog, move: Move) -> int:
     """Return how many of the offsets that are read again have a row in a sink."""
-    from downspout.sink.skips import covered
+    from downspout.sink.notes import covered
 
     return offset_ranges.count(offset_ranges.intersect(move.again, covered(log, *_topic(move), move.tp.partition)))
 

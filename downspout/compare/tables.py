@@ -13,7 +13,7 @@ import pyarrow.dataset as ds
 
 from downspout.engine.graph import Component
 from downspout.sink.columns.aggregate import Aggregation
-from downspout.sink.columns.schema import Columns
+from downspout.sink.schema import Columns
 
 ROUNDING = 1e-9
 """Sums of floats depend on the order in which they were added up. Those that differ by less than this part of the

@@ -3,7 +3,7 @@
 A row is identified by the record it came from (topic, the topic's Kafka id, partition, offset) and by *path*: which of
 the record's rows it is. A bolt that turns one tuple into one tuple hands the origin on unchanged. A bolt that
 makes several gives each a path of its own with :meth:`Origin.child`. A sink with several inputs adds which of them the
-row came through (``downspout/sink/identity/inputs.py``). Bolts in between must be deterministic per
+row came through (``downspout/sink/identity.py``). Bolts in between must be deterministic per
 record: processed again, a record must yield the same paths with the same values.
 """
 

@@ -23,7 +23,7 @@ from downspout.errors import USER_ERRORS
 from downspout.parse.columns import Ints, Mask, convert, nulls
 from downspout.parse.paths import Path
 from downspout.parse.tokens import Block, Words, numbers_of, utf8
-from downspout.sink.columns.schema import Column
+from downspout.sink.schema import Column
 
 Found = dict[Path, tuple[Any, Mask]]
 """Of each value that records have, an array, and in which records there is one."""

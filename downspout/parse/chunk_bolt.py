@@ -15,7 +15,7 @@ from downspout.component import Bolt
 from downspout.errors import ConfigError
 from downspout.origins import FIELD, column_of, rows_of
 from downspout.parse.rejects import Rejects
-from downspout.sink.columns.schema import Rejected
+from downspout.sink.schema import Rejected
 
 __all__ = ["ChunkBolt"]
 

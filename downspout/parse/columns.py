@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from downspout.sink.columns.schema import CONVERSION_ERRORS, Column, Columns, Rejected
+from downspout.sink.schema import CONVERSION_ERRORS, Column, Columns, Rejected
 
 Ints = NDArray[np.int64]
 Mask = NDArray[np.bool_]

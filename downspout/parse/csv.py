@@ -29,9 +29,8 @@ from downspout.parse.columns import Ints, Mask, convert
 from downspout.parse.parser import ChunkParser, Part
 from downspout.parse.template import SELDOM
 from downspout.parse.tokens import WHOLE, Block, Words, numbers_of, utf8, whole_numbers
-from downspout.sink.columns.convert import ExactNumber
-from downspout.sink.columns.schema import Column, Columns
-from downspout.sink.columns.types import kind_of
+from downspout.sink.convert import ExactNumber, kind_of
+from downspout.sink.schema import Column, Columns
 
 SKIPPED = "-"  # Stands in the list of fields for one that nobody wants
 _NUMBER = re.compile(r"[+-]?[0-9]+(\.[0-9]*)?([eE][+-]?[0-9]{1,4})?|[+-]?\.[0-9]+([eE][+-]?[0-9]{1,4})?")

@@ -29,9 +29,8 @@ from downspout.parse.paths import JSON_NAMES, Paths
 from downspout.parse.reader import ArrowReader
 from downspout.parse.template import Template, learn
 from downspout.parse.tokens import WHOLE, Block
-from downspout.sink.columns.convert import ExactNumber
-from downspout.sink.columns.schema import Columns
-from downspout.sink.columns.types import Kind, kind_of
+from downspout.sink.convert import ExactNumber, Kind, kind_of
+from downspout.sink.schema import Columns
 
 BLANKS_MAX = 4  # Blanks around a value that a fast way allows
 SHAPES_MAX = 4  # Shapes that are looked for in a block, and that are remembered

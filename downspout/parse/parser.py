@@ -13,7 +13,7 @@ import pyarrow as pa
 from downspout.errors import USER_ERRORS
 from downspout.origins import values_of
 from downspout.parse.columns import Ints, Mask, Parsed, in_reach, put_together
-from downspout.sink.columns.schema import Column, Columns, Rejected
+from downspout.sink.schema import Column, Columns, Rejected
 
 BLOCK_ROWS = 4_096  # Rows that are parsed at once: what is made of them meanwhile stays in the processor's cache
 BLOCK_BYTES = 4 * 1024 * 1024

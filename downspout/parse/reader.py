@@ -22,7 +22,7 @@ import pyarrow.compute as pc
 import pyarrow.json as pj
 
 from downspout.parse.columns import Ints, Mask, convert
-from downspout.sink.columns.schema import CONVERSION_ERRORS, Column
+from downspout.sink.schema import CONVERSION_ERRORS, Column
 
 LONG = 1_000  # Bytes from which on a document may nest more deeply than orjson goes (1,024)
 FAILURES_MAX = 16  # Times that it may not like a block, or parts of it, before the rest goes another way

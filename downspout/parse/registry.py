@@ -25,7 +25,7 @@ from downspout.parse.parser import ChunkParser, Part
 from downspout.parse.paths import Paths
 from downspout.parse.schemas import Decoder, Schema
 from downspout.parse.tokens import Block
-from downspout.sink.columns.schema import Columns
+from downspout.sink.schema import Columns
 
 if TYPE_CHECKING:
     from downspout.parse.binary_columns import BinaryColumns

@@ -25,7 +25,7 @@ from downspout.ledger.breaker import MINIMUM, Breaker
 from downspout.ledger.origin import Origin
 from downspout.origins import FIELD, each, origin_at
 from downspout.settings.table import SETTINGS
-from downspout.sink.columns.schema import Rejected
+from downspout.sink.schema import Rejected
 
 REJECTS = "rejects"
 REJECT_FIELDS = ("origin", "key", "value", "error", "timestamp", "headers")

@@ -24,7 +24,7 @@ import pyarrow.compute as pc
 
 from downspout.parse.columns import Ints, Mask, convert
 from downspout.parse.tokens import PAD, WHOLE, Block, Words, numbers_of, utf8, whole_numbers
-from downspout.sink.columns.schema import Column
+from downspout.sink.schema import Column
 
 PREFIX_MAX = PAD - 16
 LONG_NUMBER = 16  # Bytes from which on a number may have more digits than a float holds

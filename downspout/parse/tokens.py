@@ -11,7 +11,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from downspout.parse.columns import MOMENT_MAX_US, MOMENT_MIN_US, Ints, Mask
-from downspout.sink.columns.schema import Column
+from downspout.sink.schema import Column
 
 PAD = 1_024  # Bytes before and behind a block's text, so that words may be read around each of its bytes
 _MINUS = ord("-")

@@ -18,7 +18,7 @@ from downspout.engine.result import RunResult
 from downspout.engine.settings import configurations, resolve
 from downspout.outages import OUTAGES
 from downspout.run.watchdog import Watchdog, watched
-from downspout.sink.runs import hand_over_run
+from downspout.sink.notes import hand_over_run
 from downspout.system.signals import handled_by
 
 

@@ -14,7 +14,7 @@ from downspout.parse.json import JsonParser
 from downspout.parse.paths import Paths
 from downspout.scaffold.sample import CURE, Sample
 from downspout.scaffold.value_types import Verdict, by_key, is_map, is_text, verdict
-from downspout.sink.columns.schema import Columns
+from downspout.sink.schema import Columns
 
 DEPTH_MAX = 8
 _BARE = re.compile(r"[^.\[\]\"\s]([^.\[\]\"]*[^.\[\]\"\s])?")

@@ -17,16 +17,15 @@ from downspout.engine.settings import Settings, reads
 from downspout.errors import ConfigError, DownspoutError, SinkError
 from downspout.findings import Finding
 from downspout.settings.object_path import ObjectPath, is_object_url
-from downspout.sink.columns.convert import DIGITS_MAX, to_array
-from downspout.sink.columns.schema import CONVERSION_ERRORS, Columns
-from downspout.sink.columns.types import EPOCH_UNITS, Kind, kind_of
-from downspout.sink.identity.inputs import check_names, name_of
+from downspout.sink.convert import DIGITS_MAX, EPOCH_UNITS, Kind, kind_of, to_array
+from downspout.sink.identity import check_names, name_of
+from downspout.sink.layout import probe
 from downspout.sink.log.commit_log import CommitLog
+from downspout.sink.notes import hand_over_run
+from downspout.sink.object_store import storage_of
 from downspout.sink.row_sink import too_old
-from downspout.sink.runs import hand_over_run
+from downspout.sink.schema import CONVERSION_ERRORS, Columns
 from downspout.sink.sink_bolt import SinkBolt, directory_of
-from downspout.sink.storage.places import storage_of
-from downspout.sink.storage.probing import probe
 
 
 def findings(graph: Graph, settings: Settings) -> Iterator[Finding]:

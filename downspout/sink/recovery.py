@@ -1,31 +1,45 @@
-"""What is done when a directory is opened: finish what was committed, refuse what was damaged, sweep what was left.
+"""Open a directory: check that it belongs to this sink, finish committed flushes, sweep abandoned files.
 
-The log says which files count. Recovery brings the directory to what the log says, and every step of it may be done by
-several at once, and again after a stop: a data file goes one way only, from staging into sight, from there among the
-replaced, and whoever moves it second finds nothing to move.
+The log says which files count, and recovery brings the directory into line with it. Every step may run in several
+processes at once, and again after a stop: a data file moves one way only, from staging to its final name and from there
+to ``replaced/``, and a process that comes second finds nothing to move.
 
-**The sweeper.** A staged file that no entry names is of a flush that was stopped, or of one that is under way. Nobody
-can tell: its writer may have been paused for an hour and wake up. So the sweeper first appends a ``fence`` for that
-writer, and then deletes. The writer cannot miss it: before its next entry it reads all that were made, finds itself
-fenced, and stages its rows again under another name. A writer that was quicker has its entry before the fence, and then
-the sweeper, having read it, brings the files into sight instead.
+**The sweeper.** A staged file that no entry names belongs to a stopped flush or to a running one. The two look alike: a
+paused writer may wake up after an hour. So the sweeper appends a ``fence`` for that writer before it deletes.
+Before its next entry the writer reads all new entries, finds itself fenced, and stages its rows again under another
+name. If the writer was faster, its entry precedes the fence; the sweeper reads it and publishes the files instead.
+
+**Foreign files.** Readers of a plain directory read every file unless its name, or a folder's, begins with ``_`` or
+``.``. A copy ``part-….parquet.bak`` doubles its rows, ``notes.txt`` makes readers fail, and with a ``_spark_metadata``
+Spark reads only the files listed in it. A sink deletes nothing that it did not write, and its own rows stay correct: it
+warns at its start, and the audit reports the directory as not exact.
+
+**No log.** Without a log nothing proves that the directory is a sink's. If it has no file that readers see, the sink
+takes it; otherwise the sink does not start.
+
+**Rows of other topics.** The log names the topology and the sink that own a directory, but two topologies may share a
+name after a copy. Their topics tell them apart. If the rows and the run share a topic, the run goes on, because lists
+of topics grow and shrink; if not, the sink does not start. The consumer group does not matter: reading records again
+with another group is deliberate.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Collection, Iterable, Sequence
-from pathlib import Path
+from functools import lru_cache
+from itertools import islice
+from pathlib import Path, PurePosixPath
 
 from downspout.clock import Clock
 from downspout.errors import SinkError, coordinates
 from downspout.formatting import counted
-from downspout.sink.identity.coverage import Coverage
+from downspout.sink.coverage import Coverage
+from downspout.sink.layout import OURS, below, incarnation_of, is_data, is_read, is_visible, move
 from downspout.sink.log.commit_log import CommitLog, read_entries
 from downspout.sink.log.entry import FENCE, Entry
-from downspout.sink.ownership import log_is_gone, warn_of_foreign_files
-from downspout.sink.storage.data_files import below, move
-from downspout.sink.storage.layout import OURS, incarnation_of, is_data, is_read
+from downspout.sink.notes import Run
+from downspout.sink.storage import Storage
 
 logger = logging.getLogger("downspout.sink")
 
@@ -201,3 +215,122 @@ class Recovery:
         while missing := sorted(writers - self._log.fenced):
             if not self._log.append(self._make_entry(FENCE, fenced=tuple(missing))):
                 self._catch_up()
+
+
+logger = logging.getLogger("downspout.sink")
+
+SPARK_LOG = "_spark_metadata"
+"""What a streaming query keeps in the directory that it writes: its list of files. Spark then reads no others."""
+LOOK_MAX = 1_000  # Files that are looked at to say whose a directory without a log is: it may be a home directory
+SHOWN_MAX = 3
+
+
+def warn_of_foreign_files(directory: Path, names: Sequence[str], disk: Storage) -> None:
+    """Warn of files that no sink has written and that readers read, and of what hides ours from Spark."""
+    if names:
+        count = counted(len(names), "file")
+        say(
+            f"{directory} holds {count} that no sink has written: {some(names)}. Readers (pyarrow, Spark, or globs of "
+            "DuckDB and Polars) take them for the directory's data: rows appear twice, or they fail. Try: move them "
+            "elsewhere"
+        )
+    if disk.exists(directory / SPARK_LOG):
+        say(
+            f"{directory / SPARK_LOG} is of a Spark job that has written to this sink's directory: Spark reads only "
+            "the files that it names, and none of the sink's. Try: move it, and the files of that job, elsewhere"
+        )
+
+
+@lru_cache(maxsize=100)
+def say(text: str) -> None:
+    """Warn once in a process, though each task of a sink opens the directory."""
+    logger.warning("%s", text)
+
+
+def refuse_foreign(log: CommitLog) -> None:
+    """Raise where a directory has no log, and holds what readers read.
+
+    Raises:
+        SinkError: so it is; the message says whether the log was deleted or the directory is somebody else's.
+    """
+    if (error := foreign(log)) is not None:
+        raise error
+
+
+def foreign(log: CommitLog) -> SinkError | None:
+    """Return why a directory without a log cannot become a sink's; None where it can, or where there is a log.
+
+    The race: all tasks of a sink open an empty directory together, and one of them may have flushed between our look at
+    the log and our look at the files. Its entry was there before its files, so a second look at the log finds it.
+
+    Raises:
+        OSError: the disk says no.
+    """
+    directory, disk = log.directory, log.disk
+    if disk.has_names(log.folder):
+        return None
+    below = (path.relative_to(directory).as_posix() for path in disk.files_below(directory, without=OURS))
+    found = sorted(islice((path for path in below if is_visible(path) or path.startswith(f"{SPARK_LOG}/")), LOOK_MAX))
+    if not found or disk.has_names(log.folder):
+        return None
+    if ours := [path for path in found if is_visible(path) and incarnation_of(path)]:
+        return log_is_gone(log, ours)
+    tops = list(dict.fromkeys(path.partition("/")[0] for path in found))
+    return SinkError(
+        f"{directory} is not empty and no sink has written to it: it holds {some(tops)}",
+        cure="another parquet.directory: one that is empty, or does not exist yet",
+    )
+
+
+def lost_log(log: CommitLog) -> SinkError | None:
+    """Return what to say where a log that was read and is empty was not always so; None where no sink has written."""
+    top = log.directory
+    names = sorted(path.relative_to(top).as_posix() for path in log.disk.files_below(top, without=OURS))
+    ours = [name for name in names if is_visible(name) and incarnation_of(name)]
+    return log_is_gone(log, ours) if ours else None
+
+
+def log_is_gone(log: CommitLog, names: Sequence[str]) -> SinkError:
+    """Return what to say of a directory that has data files of ours and no log."""
+    return only_holds_sinks(log, names) or SinkError(
+        f"{log.directory} holds data files ({some(names)}) but no commit log: what was written is not known, and rows "
+        "would be written twice",
+        cure=f"restore {log.layout.home} from a backup (if the directory was moved or copied, do so with all that is "
+        "in it); or use another parquet.directory",
+    )
+
+
+def only_holds_sinks(log: CommitLog, names: Sequence[str]) -> SinkError | None:
+    """Return what to say of a directory without a log if its data files are all in directories of sinks below it."""
+    folders = {parent.as_posix() for name in names for parent in PurePosixPath(name).parents[:-1]}
+    sinks = sorted(each for each in folders if log.disk.exists(log.directory / each / OURS))
+    if not sinks or not all(name.startswith(tuple(f"{each}/" for each in sinks)) for name in names):
+        return None
+    return SinkError(
+        f"{log.directory} is no sink's directory, but holds such directories: {some(sinks)}",
+        cure=f"the directory of one sink, such as {log.directory / sinks[0]}",
+    )
+
+
+def refuse_other_topics(log: CommitLog, run: Run | None) -> None:
+    """Raise where all rows of a directory are of topics that the run does not read."""
+    there = sorted({stream.topic for stream in log.coverage.streams()})
+    # A run without a Kafka spout does not say what it reads, and is let through.
+    if run is None or not there or not run.selections or any(run.selects(topic) for topic in there):
+        return
+    both = f"kafka.topics={there[0]},{run.topics[0]}" if run.topics else "a kafka.pattern for both"
+    raise SinkError(
+        f"{log.directory} holds only rows of {some(there)}, and topology {run.topology} reads {some(run.selections)}; "
+        "it may be another topology of that name",
+        cure=f"another parquet.directory; where the topic was renamed, one run that reads both ({both}); or "
+        f"parquet.rebuild={log.rebuild + 1}, to rebuild the directory",
+    )
+
+
+def some(names: Sequence[str]) -> str:
+    """Return the first few of some names.
+
+    >>> some(["a", "b", "c", "d"])
+    'a, b, c, …'
+    """
+    return ", ".join([*names[:SHOWN_MAX], *(["…"] if len(names) > SHOWN_MAX else [])])

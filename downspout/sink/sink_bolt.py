@@ -21,16 +21,14 @@ from downspout.settings import folders
 from downspout.settings.object_path import ObjectPath, is_object_url, place_path
 from downspout.settings.options import ParquetOptions
 from downspout.settings.table import SETTINGS, parse_scope
-from downspout.sink.buffer import Batch
-from downspout.sink.columns import hive
-from downspout.sink.columns.schema import Columns
-from downspout.sink.compaction.alongside import Alongside
-from downspout.sink.identity.inputs import check_names
-from downspout.sink.identity.rows import Mask
-from downspout.sink.row_sink import RowSink
-from downspout.sink.runs import run_of
-from downspout.sink.storage.places import SINK_RETRY_S, storage_of
-from downspout.sink.storage.port import Storage
+from downspout.sink import hive
+from downspout.sink.alongside import Alongside
+from downspout.sink.identity import Mask, check_names
+from downspout.sink.notes import run_of
+from downspout.sink.object_store import SINK_RETRY_S, storage_of
+from downspout.sink.row_sink import Batch, RowSink
+from downspout.sink.schema import Columns
+from downspout.sink.storage import Storage
 from downspout.sink.writer import Build, Flushed, SinkWriter, Times
 
 logger = logging.getLogger("downspout.sink")

@@ -1,15 +1,20 @@
-"""The exactly-once writer: one flush, one commit point, whatever stops it.
+"""The exactly-once writer: a flush has one commit point, wherever it is stopped.
 
-A flush (see docs/decisions/0006):
+A flush (docs/decisions/0006):
 
-1. read the log entries that are new, drop rows that are covered by now;
-2. stage hidden files, fsync them and their folders;
-3. create the next log entry exclusively. Another writer was first? Read its entry, drop what it covers, stage again,
-   try the next. It was a fence, and for us? Take another name and stage again;
-4. rename the files into sight. Only then may tuples be acked.
+1. reads new log entries and drops rows that they cover;
+2. stages hidden files, and syncs them and their folders;
+3. creates the next log entry exclusively. If another writer was first, read its entry, drop the rows it covers, stage
+   again and try the next number. If that entry is a fence for this writer, take another name and stage again;
+4. renames the files to their final names. Only then may tuples be acked.
 
-Stopped before 3, nothing happened: the staged files are hidden, and the rows come again. Stopped after 3, the rows are
-committed: whoever opens the directory next rolls forward, renaming what an entry names and is still staged.
+Stopped before 3, nothing happened: the staged files are hidden, and the rows are replayed. Stopped after 3, the rows
+are committed: whoever opens the directory next rolls forward by renaming staged files that an entry names.
+
+**In two halves, for Spark.** Many tasks write parts of one batch, some more than once, and only the driver knows which
+attempt counts. So a task's :class:`StagingWriter` stops after the staged file, and the driver's :class:`BatchWriter`
+appends one entry for the whole batch. The batch's name is the entry's writer: if the driver must commit the batch again
+after a crash between this commit and Spark's, it finds the entry and appends none.
 """
 
 from __future__ import annotations
@@ -17,7 +22,7 @@ from __future__ import annotations
 import errno
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -26,22 +31,17 @@ import pyarrow as pa
 
 from downspout.clock import SYSTEM_CLOCK, Clock
 from downspout.errors import SinkError
-from downspout.sink.columns import hive
-from downspout.sink.columns.encoding import encode
-from downspout.sink.identity.coverage import Coverage
-from downspout.sink.identity.inputs import resolve
-from downspout.sink.identity.rows import Identities, Mask
+from downspout.sink import hive
+from downspout.sink.convert import encode
+from downspout.sink.coverage import Coverage
+from downspout.sink.identity import Identities, Mask, resolve
+from downspout.sink.layout import data_name, discard, move, probe, stage
 from downspout.sink.log.commit_log import OPEN_FILES_CURE, TOO_MANY_OPEN, CommitLog, FencedError
 from downspout.sink.log.entry import FLUSH, REBUILD, DataFile, Entry, Partition
-from downspout.sink.ownership import refuse_foreign, refuse_other_topics
-from downspout.sink.recovery import Recovery
-from downspout.sink.runs import Run, note_run
-from downspout.sink.storage.data_files import discard, move, stage
-from downspout.sink.storage.hashing import hash_of
-from downspout.sink.storage.layout import data_name
-from downspout.sink.storage.places import storage_of
-from downspout.sink.storage.port import Storage, refused
-from downspout.sink.storage.probing import probe
+from downspout.sink.notes import Run, note_run
+from downspout.sink.object_store import storage_of
+from downspout.sink.recovery import Recovery, refuse_foreign, refuse_other_topics
+from downspout.sink.storage import Storage, hash_of, refused
 
 logger = logging.getLogger("downspout.sink")
 
@@ -108,7 +108,7 @@ class SinkWriter:
         self._schema = (*columns, *(f"/{name}" for name in partition_by))
         self._inputs = tuple(inputs)
         self._input_names = input_names or {}
-        # of each input (see ``downspout/sink/identity/inputs.py``), as of the entries read so far
+        # of each input (see ``downspout/sink/identity.py``), as of the entries read so far
         self.steps: Mapping[str, str] = {}
         self._name = self._writer = writer
         self._compression = compression
@@ -421,3 +421,147 @@ class SinkWriter:
 
 
 _NOT_OURS_TO_SYNC = (errno.EACCES, errno.EPERM, errno.EROFS, errno.EINVAL)
+
+
+@dataclass(frozen=True)
+class Staged:
+    """Files that wait for their entry."""
+
+    files: tuple[DataFile, ...]  # below the staging folder
+    coverage: Coverage  # the rows that are in them
+    steps: dict[str, str]  # of the sink's inputs, as the coverage was made
+    covered: int = 0  # rows that were left out, because they are in the directory already
+    latest: Mapping[Partition, int] = field(default_factory=dict)  # the greatest times of the rows, by partition
+    watermark: int | None = None  # by which late rows were told
+
+
+class OutdatedError(Exception):
+    """What was staged does not fit the directory any more: another writer was there meanwhile. Stage it again."""
+
+
+class StagingWriter(SinkWriter):
+    """Stages what it is given to flush; when ``flush`` returns, the files are durable, and nobody sees them."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.staged: list[Staged] = []  # what was staged so far
+        self._own = Coverage()
+
+    def open(self) -> None:
+        """Read the log. The directory was made and checked by who will commit."""
+        try:
+            self._catch_up()
+        except OSError as error:
+            raise self._cannot_write(error) from error
+
+    def _flush(self, identities: Identities, build: Build, times: Times | None) -> Flushed:
+        self._catch_up()
+        rows = identities.under(self.steps)
+        wanted, flushed = self._sorted_out(rows, times, rows.not_in(self._own))
+        if not wanted.any():
+            self.staged.append(Staged((), Coverage(), dict(self.steps), flushed.covered))
+            return flushed
+        files, coverage = self._stage_again_if_swept(build(wanted, rows)), rows.coverage(wanted)
+        self._own.update(coverage)
+        latest = times.latest if times else {}
+        self.staged.append(
+            Staged(tuple(files), coverage, dict(self.steps), flushed.covered, latest, self.log.watermark.value)
+        )
+        return replace(flushed, rows=int(wanted.sum()), files=len(files), bytes=sum(file.bytes for file in files))
+
+    def _stage_again_if_swept(self, table: pa.Table) -> list[DataFile]:
+        while True:
+            self._renew_if_fenced()
+            try:
+                return self._stage(table)
+            except FencedError:
+                continue
+
+
+class BatchWriter(SinkWriter):
+    """Commits what tasks have staged, one entry per batch."""
+
+    times_of = ""  # batches are committed whole and one after the other: to the watermark they are one writer
+
+    def commit(self, batch: str, parts: Sequence[Staged]) -> Flushed:
+        """Bring the staged files of a batch into sight, all at once; if it is in the log already, discard them.
+
+        Args:
+            batch: the batch's name, the same whenever it is computed, and of no other. The log remembers the latest
+                thousand; rows with origins are known by these in any case.
+            parts: what its tasks have staged; of each task, one attempt.
+
+        Raises:
+            SinkError: the directory cannot be written, a file is not there, or two tasks have made rows with one
+                identity.
+        """
+        files = [file for part in parts for file in part.files]
+        covered = sum(part.covered for part in parts)
+        try:
+            self._writer = batch
+            while True:
+                self._catch_up()
+                if batch in self.log.writers:
+                    # By an earlier computation of it, which had other files; or by an earlier try for these, whose end
+                    # we have not seen.
+                    self._discard([file for file in files if not self._is_known(file)])
+                    files = [file for file in files if file.path in self.log.files]
+                    break
+                if not files:
+                    return Flushed(covered=covered)
+                if self.log.fenced_files([file.path for file in files]):
+                    raise FencedError(batch)
+                self._check_that_all_are_here(files)
+                coverage = self._joined(parts, files)
+                if self._append(files, coverage, _latest(parts)):
+                    break
+            self._reveal(files)
+        except FencedError:
+            self._discard(files)
+            raise OutdatedError from None
+        except OSError as error:
+            raise self._cannot_write(error) from error
+        return Flushed(sum(file.rows for file in files), covered, len(files), sum(file.bytes for file in files))
+
+    def _is_known(self, file: DataFile) -> bool:
+        return file.path in self.log.files or file.path in self.log.removed
+
+    def discard(self, parts: Sequence[Staged]) -> None:
+        """Delete staged files that will not be committed."""
+        self._discard([file for part in parts for file in part.files])
+
+    def _check_that_all_are_here(self, files: Sequence[DataFile]) -> None:
+        """Look at each file: an entry that names one that is nowhere would cover rows that nobody will ever see."""
+        for file in files:
+            if not self.disk.exists(path := self.log.layout.staged(file.path)):
+                self._discard(files)
+                raise SinkError(
+                    f"{path} was written by a task, and is not here: tasks have another {self.directory} than we have",
+                    cure="a directory that all machines share, under the same path; nothing of this batch is in sight",
+                )
+
+    def _joined(self, parts: Sequence[Staged], files: Sequence[DataFile]) -> Coverage:
+        """Return what all parts cover together."""
+        joined = Coverage()
+        for part in parts:
+            outdated = part.steps != self.steps or part.watermark != self.log.watermark.value
+            if part.coverage.intersects(self.log.coverage) or (part.files and outdated):
+                self._discard(files)
+                raise OutdatedError
+            if part.coverage.intersects(joined):
+                self._discard(files)
+                raise SinkError(
+                    f"{self.directory}: two tasks of one batch made rows with the same identity",
+                    cure="give each row its own, with origin.child(component, index), in the bolt that makes them",
+                )
+            joined.update(part.coverage)
+        return joined
+
+
+def _latest(parts: Sequence[Staged]) -> dict[Partition, int]:
+    """Return the greatest times of all parts together."""
+    found: dict[Partition, int] = {}
+    for part in parts:
+        for place, time in part.latest.items():
+            found[place] = max(time, found.get(place, time))
+    return found

@@ -26,7 +26,7 @@ from typing import Any
 
 from downspout.errors import ConfigError
 from downspout.settings.object_path import place
-from downspout.sink.storage.places import storage_of
+from downspout.sink.object_store import storage_of
 from downspout.spark.source.ranges import Offsets, from_json
 
 NOT_A_FOLDER = "the folder that checkpointLocation names, here or in a bucket; one in HDFS has to be copied first"

@@ -14,8 +14,8 @@ from urllib.parse import unquote, urlparse
 
 from downspout.errors import SinkError
 from downspout.settings.folders import local_folder
-from downspout.sink.ownership import SPARK_LOG
-from downspout.sink.storage.layout import OURS
+from downspout.sink.layout import OURS
+from downspout.sink.recovery import SPARK_LOG
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

@@ -32,14 +32,14 @@ from downspout.settings.object_path import place
 from downspout.settings.secrets import STORAGE_OPTIONS
 from downspout.settings.table import SETTINGS
 from downspout.sink.columns.aggregate import FINISHERS
-from downspout.sink.columns.growth import refusals, together
 from downspout.sink.columns.window import END, LATE
 from downspout.sink.log.entry import DataFile
-from downspout.sink.ownership import SPARK_LOG
+from downspout.sink.object_store import storage_of
 from downspout.sink.readers.snapshot import pin, remove_snapshot
 from downspout.sink.readers.view import ORIGIN_COLUMNS, View, logged_columns, logged_schema, restarting, wherever
-from downspout.sink.storage.places import storage_of
-from downspout.sink.storage.port import Storage
+from downspout.sink.recovery import SPARK_LOG
+from downspout.sink.schema import merge_schemas, refusals
+from downspout.sink.storage import Storage
 from downspout.spark import check_pyspark
 
 if TYPE_CHECKING:
@@ -350,7 +350,7 @@ def sink_schema(directory: str | Path, sink: Any = None, *, storage_options: Seq
             f"{path} has the columns {', '.join(logged)}; the sink has {', '.join(declared)}",
             cure="the directory of that sink, or leave sink out: the commit log knows the columns",
         )
-    return from_arrow_schema(logged_schema(together([logged, declared])))
+    return from_arrow_schema(logged_schema(merge_schemas([logged, declared])))
 
 
 def _declared(sink: Any) -> tuple[str, ...]:

@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from downspout.errors import ConfigError, SinkError
 from downspout.offsets.stores.database import Row, TableColumn
-from downspout.sink.columns.schema import ORIGIN_SCHEMA, Columns
+from downspout.sink.schema import ORIGIN_SCHEMA, Columns
 
 DIGITS_MAX = 38
 KINDS = {

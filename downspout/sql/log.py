@@ -23,8 +23,8 @@ import orjson
 
 from downspout.errors import SinkError
 from downspout.offsets.stores.database import Database
-from downspout.sink.identity.coverage import Coverage
-from downspout.sink.identity.inputs import KnownInputs
+from downspout.sink.coverage import Coverage
+from downspout.sink.identity import KnownInputs
 from downspout.sink.log.entry import listed, steps, text
 
 TABLE = "downspout_log"

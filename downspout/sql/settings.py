@@ -8,7 +8,7 @@ from typing import Any
 from downspout.errors import ConfigError
 from downspout.offsets.stores.database import check_url
 from downspout.settings.table import SETTINGS
-from downspout.sink.columns.schema import Columns
+from downspout.sink.schema import Columns
 
 DATABASE, PASSWORD, TABLE, KEYS, SCHEMA = (
     f"sql.{name}" for name in ("database", "password", "table", "keys", "schema")

@@ -35,9 +35,8 @@ from downspout.offsets.stores.database import (
     ValueRefusedError,
     create_tables,
 )
-from downspout.sink.columns.schema import ORIGIN_SCHEMA, Columns
-from downspout.sink.identity.inputs import resolve
-from downspout.sink.identity.rows import Identities
+from downspout.sink.identity import Identities, resolve
+from downspout.sink.schema import ORIGIN_SCHEMA, Columns
 from downspout.sql.columns import rows_of
 from downspout.sql.log import CREATE, SqlLog
 

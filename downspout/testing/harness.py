@@ -37,7 +37,7 @@ from downspout.settings import folders
 from downspout.settings.folders import local_folder
 from downspout.settings.object_path import place
 from downspout.settings.table import SETTINGS
-from downspout.sink.runs import hand_over_run
+from downspout.sink.notes import hand_over_run
 from downspout.testing.clock import VirtualClock
 
 ROUND_S = 0.001

@@ -127,7 +127,7 @@ def _parts(topology: Any) -> dict[str, Part]:
 
 
 def run_of(topology: Any) -> dict[str, Any]:
-    """Return what a topology's file says of its run, for the sinks to note (``downspout/sink/runs.py``)."""
+    """Return what a topology's file says of its run, for the sinks to note (``downspout/sink/notes.py``)."""
     file = getattr(sys.modules.get(topology.__module__), "__file__", None)
     # The name is given later. Secrets stay where they are: of a spout's settings only those that no secret can be in.
     spouts = {

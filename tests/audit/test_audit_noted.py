@@ -16,7 +16,7 @@ from downspout.component import RUN
 from downspout.engine import from_class
 from downspout.run import runner
 from downspout.sink import Disk, Layout, Run, note_run
-from downspout.sink.runs import RUNS_MAX, read_runs, run_of
+from downspout.sink.notes import RUNS_MAX, read_runs, run_of
 from downspout.testing import FakeKafka
 from spouts.kafka import KafkaSpout
 

@@ -16,7 +16,7 @@ from pystorm.component import Tuple
 
 from bolts.parquet import ParquetBolt
 from downspout.ledger import Origin
-from downspout.sink.columns import hive
+from downspout.sink import hive
 from downspout.testing import VirtualClock
 
 NASTY = [

@@ -14,7 +14,7 @@ from bolts.parquet import with_origins
 from downspout.audit import visible_files
 from downspout.clock import SYSTEM_CLOCK, Clock
 from downspout.sink import CommitLog, Compactor, Disk, Flushed, Identities, Recovery, SinkWriter
-from downspout.sink.compaction.compactor import Compacted
+from downspout.sink.compact import Compacted
 from tests.disks import SteppedDisk
 
 COLUMNS = ["month:int8", "value:int64"]

@@ -22,9 +22,8 @@ from downspout.sink import (
     read_table,
     wherever,
 )
+from downspout.sink.layout import data_name, move
 from downspout.sink.readers.snapshot import snapshot
-from downspout.sink.storage.data_files import move
-from downspout.sink.storage.layout import data_name
 
 
 def append(log: CommitLog, kind: str, **fields: Any) -> None:

@@ -127,7 +127,7 @@ def test_a_signal_ends_it_cleanly(directory: Path, number: int, code: int) -> No
     program = (
         "import os, sys\n"
         "from downspout.cli import main\n"
-        "from downspout.sink.storage.disk import Disk\n"
+        "from downspout.sink.storage import Disk\n"
         "write = Disk.write\n"
         "def stop(self, path, content):\n"
         "    write(self, path, content)\n"

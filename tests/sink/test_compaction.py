@@ -20,10 +20,9 @@ from downspout.audit import look_at_files, visible_files
 from downspout.audit.audit import audit
 from downspout.errors import SinkError
 from downspout.sink import CommitLog, Compactor, DataFile, Disk, Layout, encode, read_entries, read_table
-from downspout.sink.compaction import merge as merge_module
-from downspout.sink.compaction.merge import Source, alike, check, merge
-from downspout.sink.compaction.packing import OUTWEIGHS, SMALL_BYTES, plan
-from downspout.sink.storage.layout import logged
+from downspout.sink import compact as merge_module
+from downspout.sink.compact import OUTWEIGHS, SMALL_BYTES, Source, alike, check, merge, plan
+from downspout.sink.layout import logged
 from tests.sink.compaction_support import compact, expected, flush, opened, plain, rows, through_the_log, write
 from tests.sink.support import rows_of, sink, tup
 
@@ -146,7 +145,7 @@ def test_a_merge_that_went_wrong_is_not_committed(tmp_path: Path, monkeypatch: p
         lambda table: wrong(table, "_path", "x"),
         lambda table: table.drop_columns(["value"]),
     ):
-        monkeypatch.setattr("downspout.sink.compaction.compactor.merge", spoiled(change))
+        monkeypatch.setattr("downspout.sink.compact.merge", spoiled(change))
         with pytest.raises(SinkError, match="not written correctly"):
             compact(directory)
         assert plain(directory) == expected(range(30))

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from downspout.sink import hash_of
-from downspout.sink.storage.hashing import BLOCK_BYTES, hash_of_file
+from downspout.sink.storage import BLOCK_BYTES, hash_of_file
 
 
 @pytest.mark.parametrize("size", [0, 1, BLOCK_BYTES, BLOCK_BYTES + 1, 2 * BLOCK_BYTES + 3])

@@ -8,7 +8,7 @@ import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
-from downspout.sink.columns import hive
+from downspout.sink import hive
 
 VALUES = st.one_of(
     st.none(),

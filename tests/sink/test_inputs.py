@@ -16,7 +16,7 @@ from bolts.parquet import ParquetBolt
 from downspout.engine import component_of
 from downspout.errors import ConfigError, SinkError
 from downspout.ledger import Origin
-from downspout.sink.identity.inputs import KnownInputs, check_names, ends_in_step, name_of, resolve, with_step
+from downspout.sink.identity import KnownInputs, check_names, ends_in_step, name_of, resolve, with_step
 from tests.sink.support import rows_of, sink
 from topologies.flight_enrich import FLIGHT_FIELDS, FlightEnrichBolt
 

@@ -16,11 +16,9 @@ from demos.s3 import KEYS, s3_server
 from downspout.audit import make_replay
 from downspout.errors import ConfigError, SinkError, TopologyError
 from downspout.settings import STORAGE_OPTIONS, ObjectPath, place, shown
-from downspout.sink import CommitLog, Compactor, Identities, ObjectStore
-from downspout.sink.storage import object_store
-from downspout.sink.storage.object_store import TornError, as_os_error
-from downspout.sink.storage.places import RETRIES, resolve
-from downspout.sink.storage.probing import probe
+from downspout.sink import CommitLog, Compactor, Identities, ObjectStore, object_store
+from downspout.sink.layout import probe
+from downspout.sink.object_store import RETRIES, TornError, as_os_error, resolve
 from downspout.testing import run_on_records
 from tests.sink.cloud_support import memory, out, rows_in_sight, s3_client, visible
 from tests.sink.support import write_rows

@@ -15,7 +15,7 @@ from downspout.cli import main
 from downspout.errors import SinkError
 from downspout.settings import STORAGE_OPTIONS, ObjectPath, place, shown
 from downspout.sink import ObjectStore
-from downspout.sink.storage.object_store import as_os_error
+from downspout.sink.object_store import as_os_error
 from tests.sink.cloud_support import s3_client, visible
 from tests.sink.support import write_rows
 

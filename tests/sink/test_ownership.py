@@ -20,7 +20,7 @@ from downspout.audit.audit import audit
 from downspout.engine import from_class
 from downspout.errors import SinkError
 from downspout.run import check
-from downspout.sink import CommitLog, Compactor, Disk, is_visible, ownership
+from downspout.sink import CommitLog, Compactor, Disk, is_visible, recovery
 from spouts.kafka import KafkaSpout
 from tests.sink.support import write_rows
 
@@ -28,7 +28,7 @@ from tests.sink.support import write_rows
 @pytest.fixture(autouse=True)
 def said_again() -> None:
     """A warning is said once in a process: each test is one of its own."""
-    ownership.say.cache_clear()
+    recovery.say.cache_clear()
 
 
 @pytest.fixture

@@ -23,8 +23,7 @@ from hypothesis import strategies as st
 
 from bolts.parquet import ParquetBolt
 from downspout.errors import ConfigError, SinkError
-from downspout.sink import CommitLog, Disk, Layout, read_table, take_snapshot, wherever
-from downspout.sink.columns import hive
+from downspout.sink import CommitLog, Disk, Layout, hive, read_table, take_snapshot, wherever
 from downspout.sink.readers.snapshot import snapshot
 from downspout.testing import Killed, VirtualClock
 from tests.disks import SteppedDisk

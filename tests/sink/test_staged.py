@@ -14,7 +14,7 @@ import pytest
 from bolts.parquet import with_origins
 from downspout.errors import SinkError, StoreAwayError
 from downspout.sink import BatchWriter, CommitLog, Disk, Identities, Layout, OutdatedError, SinkWriter, StagingWriter
-from downspout.sink.staged import Staged
+from downspout.sink.writer import Staged
 from downspout.testing import Killed
 from tests.disks import SteppedDisk
 

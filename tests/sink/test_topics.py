@@ -15,7 +15,7 @@ from bolts.parquet import ParquetBolt
 from downspout.audit.audit import audit
 from downspout.errors import SinkError
 from downspout.sink import CommitLog, Disk, Identities, Layout, Run, SinkWriter
-from downspout.sink.ownership import refuse_other_topics
+from downspout.sink.recovery import refuse_other_topics
 from downspout.testing import FakeKafka, run_topology
 from spouts.kafka import KafkaSpout
 from tests.sink.support import sink, write_rows

@@ -24,7 +24,7 @@ PROJECT = Path(__file__).resolve().parents[2]
 PNG = b"\x89PNG\r\n\x1a\n"
 HELD = """
 import runpy, time
-from downspout.sink.storage.disk import Disk
+from downspout.sink.storage import Disk
 commit = Disk.put_if_absent
 def held(self, path, content, temporary):
     while path.parent.name == "log" and len(list(path.parent.glob("*.json"))) >= 10:

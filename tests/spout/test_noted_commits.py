@@ -19,9 +19,8 @@ from downspout.component import SINKS
 from downspout.errors import SinkError
 from downspout.kafka import OffsetAndMetadata, TopicPartition
 from downspout.sink import Disk, Layout, Run, note_run
-from downspout.sink.commit_notes import SinkNotes
-from downspout.sink.skips import Step, note_skips
-from downspout.sink.skips import rows_of as log_of
+from downspout.sink.notes import SinkNotes, Step, note_skips
+from downspout.sink.notes import rows_of as log_of
 from downspout.spout import setup_of
 from downspout.testing import FakeKafka
 from spouts.kafka import KafkaSpout

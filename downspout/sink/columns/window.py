@@ -26,7 +26,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from downspout.errors import ConfigError
-from downspout.sink.columns.types import TIMESTAMP
+from downspout.sink.convert import TIMESTAMP
 
 START, END = "window_start", "window_end"
 """The columns that a window key becomes."""

@@ -23,11 +23,11 @@ from pathlib import Path
 
 from downspout.errors import SinkError
 from downspout.settings.object_path import place
+from downspout.sink.layout import Layout, incarnation_of, temporary_name
 from downspout.sink.log.entry import Entry
 from downspout.sink.log.history import History
-from downspout.sink.storage.layout import Layout, incarnation_of, temporary_name
-from downspout.sink.storage.places import storage_of
-from downspout.sink.storage.port import PASSES, Storage, refused
+from downspout.sink.object_store import storage_of
+from downspout.sink.storage import PASSES, Storage, refused
 
 log = logging.getLogger("downspout.sink")
 

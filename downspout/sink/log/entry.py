@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 from typing import Any
 
-from downspout.sink.identity.coverage import Coverage
+from downspout.sink.coverage import Coverage
 
 FLUSH, COMPACT, FENCE, REBUILD = "flush", "compact", "fence", "rebuild"
 
@@ -92,7 +92,7 @@ class Entry:
     # the sink's name in the topology: two sinks must not share a directory, for their rows may have the same
     # identities. All tasks of a sink have one name.
     component: str = ""
-    # the step of each of the sink's inputs (see ``downspout/sink/identity/inputs.py``)
+    # the step of each of the sink's inputs (see ``downspout/sink/identity.py``)
     inputs: Mapping[str, str] = field(default_factory=dict)
     kind: str = FLUSH  # see the top of the file
     removed: tuple[str, ...] = ()  # paths that ``files`` have replaced; only of ``compact``

@@ -9,9 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from downspout.sink.columns.growth import refusals, together
-from downspout.sink.identity.coverage import Coverage
-from downspout.sink.identity.inputs import KnownInputs
+from downspout.sink.coverage import Coverage
+from downspout.sink.identity import KnownInputs
 from downspout.sink.log.entry import (
     COMPACT,
     FENCE,
@@ -28,6 +27,7 @@ from downspout.sink.log.entry import (
     whole,
 )
 from downspout.sink.log.watermark import Watermark
+from downspout.sink.schema import merge_schemas, refusals
 
 CHECKPOINT_FORMAT = 1
 WRITERS_MAX = 1000  # Of so many writers and Spark batches the names are remembered, the latest ones
@@ -59,7 +59,7 @@ class History:
     @property
     def schema(self) -> tuple[str, ...] | None:
         """The columns in which all files can be read; None before the first entry."""
-        return together(self.schemas) if self.schemas else None
+        return merge_schemas(self.schemas) if self.schemas else None
 
     def refusals(self, schema: tuple[str, ...]) -> list[str]:
         """Return why nobody may write with these columns: they are no earlier version, and do not extend the others."""

@@ -21,7 +21,7 @@ from downspout.errors import ConfigError, SinkError
 from downspout.sink.log.commit_log import CommitLog, read_entries
 from downspout.sink.log.entry import COMPACT, FLUSH, DataFile, Entry
 from downspout.sink.log.history import History
-from downspout.sink.storage.port import Storage
+from downspout.sink.storage import Storage
 
 AFRESH = "start over with another checkpoint, and another output"
 

@@ -30,12 +30,12 @@ from downspout.clock import SYSTEM_CLOCK, Clock
 from downspout.errors import ConfigError, SinkError
 from downspout.settings.object_path import ObjectPath, place
 from downspout.sink.columns.window import END, LATE
+from downspout.sink.layout import Layout
 from downspout.sink.log.entry import DataFile
+from downspout.sink.object_store import storage_of
 from downspout.sink.readers.log_stream import gone
 from downspout.sink.readers.view import ORIGIN_COLUMNS, View, restarting, wherever
-from downspout.sink.storage.layout import Layout
-from downspout.sink.storage.places import storage_of
-from downspout.sink.storage.port import Storage
+from downspout.sink.storage import Storage
 
 logger = logging.getLogger("downspout.sink")
 

@@ -19,16 +19,16 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import pyarrow as pa
 
 from downspout.errors import ConfigError, SinkError
-from downspout.sink.columns import hive
+from downspout.sink import hive
 from downspout.sink.columns.aggregate import Aggregation
-from downspout.sink.columns.schema import ORIGIN_SCHEMA, Columns
 from downspout.sink.columns.window import END
+from downspout.sink.layout import Layout
 from downspout.sink.log.commit_log import CommitLog
 from downspout.sink.log.entry import DataFile
 from downspout.sink.log.watermark import Watermark
-from downspout.sink.ownership import lost_log
-from downspout.sink.storage.layout import Layout
-from downspout.sink.storage.port import Storage
+from downspout.sink.recovery import lost_log
+from downspout.sink.schema import ORIGIN_SCHEMA, Columns
+from downspout.sink.storage import Storage
 
 if TYPE_CHECKING:
     import pyarrow.dataset as ds

@@ -32,14 +32,14 @@ from pyspark.sql.types import StructType
 from downspout.errors import SinkError
 from downspout.settings.object_path import place
 from downspout.sink.columns.window import END, LATE
+from downspout.sink.layout import Layout
 from downspout.sink.log.commit_log import CommitLog
 from downspout.sink.log.entry import DataFile
+from downspout.sink.object_store import storage_of
 from downspout.sink.readers.log_stream import AFRESH, Follower, Position
 from downspout.sink.readers.snapshot import open_file
 from downspout.sink.readers.view import View
-from downspout.sink.storage.layout import Layout
-from downspout.sink.storage.places import storage_of
-from downspout.sink.storage.port import Storage
+from downspout.sink.storage import Storage
 
 NAME = "downspout-sink"
 

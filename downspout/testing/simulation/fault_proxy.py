@@ -31,7 +31,7 @@ from downspout.kafka.port import (
     Sent,
     TopicState,
 )
-from downspout.sink.storage.disk import Disk
+from downspout.sink.storage import Disk
 from downspout.testing.fake_consumer import FakeConsumer
 from downspout.testing.fake_kafka import FakeKafka, FakeProducer
 from downspout.testing.fake_transactions import FakeTransactionalProducer

@@ -18,7 +18,7 @@ from downspout.engine.settings import reads, resolve
 from downspout.errors import ConfigError, TopologyError
 from downspout.formatting import counted
 from downspout.settings.table import parse_scope
-from downspout.sink.columns.schema import Columns
+from downspout.sink.schema import Columns
 from downspout.spout.emit_modes import CHUNKS
 from downspout.spout.settings import dead_letter_topic
 from downspout.testing.simulation.batches import WITHOUT, States, is_of_batches, states_of

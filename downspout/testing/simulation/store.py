@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 from downspout.settings.object_path import ObjectPath
-from downspout.sink.storage.object_store import ObjectStore
+from downspout.sink.object_store import ObjectStore
 from downspout.testing.simulation.fault_proxy import Killed, Living, SharedFolder
 
 __all__ = ["Bucket", "SimulatedStore"]

@@ -14,7 +14,7 @@ import pyarrow.dataset as ds
 from downspout.dead_letters.dead_letter import read_dead_letters
 from downspout.errors import TopologyError, coordinates
 from downspout.origins import values_of
-from downspout.sink.columns.schema import ORIGIN_SCHEMA, Columns, Rejected
+from downspout.sink.schema import ORIGIN_SCHEMA, Columns, Rejected
 from downspout.testing.fake_kafka import FakeKafka
 from downspout.testing.simulation.sources import Sent
 

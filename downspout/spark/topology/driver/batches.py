@@ -27,8 +27,7 @@ from downspout.engine.result import COUNTED, Counts
 from downspout.errors import ComponentError, DownspoutError
 from downspout.formatting import counted
 from downspout.metrics import METRICS as KNOWN_METRICS
-from downspout.sink.staged import BatchWriter, OutdatedError, Staged
-from downspout.sink.writer import Flushed
+from downspout.sink.writer import BatchWriter, Flushed, OutdatedError, Staged
 from downspout.spark.topology.driver.checkpoint import recall, remember
 from downspout.spark.topology.driver.dead_letters import where_is, write_dead_letters
 from downspout.spark.topology.driver.source_options import dead_letter_topic_of

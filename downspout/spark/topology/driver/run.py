@@ -14,7 +14,7 @@ from downspout.engine.settings import Settings, configurations, resolve
 from downspout.errors import ConfigError
 from downspout.settings import folders
 from downspout.settings.folders import local_path, of_project_url
-from downspout.sink.runs import hand_over_run
+from downspout.sink.notes import hand_over_run
 from downspout.sink.sink_bolt import directory_of
 from downspout.spark.failures import explained
 from downspout.spark.session import spark_session

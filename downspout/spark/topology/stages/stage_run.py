@@ -15,7 +15,7 @@ from downspout.engine.runtime import Runtime
 from downspout.engine.task import Task
 from downspout.errors import DownspoutError
 from downspout.sink.sink_bolt import SinkBolt
-from downspout.sink.staged import StagingWriter
+from downspout.sink.writer import StagingWriter
 from downspout.spark.topology.plan import Plan, Stage, part_of
 from downspout.spark.topology.rows import ERROR, METRICS, STAGED, BatchMetrics, Row
 from downspout.spark.topology.stages.bolt_state import separate

@@ -1,9 +1,9 @@
-"""The columns of a sink: declared once, and what does not fit is named.
+"""The columns of a sink: their declared types, and how they may change between runs.
 
-A schema is a list of ``name:type``. The types are those that every reader of Parquet, Spark above all, gets right:
+A schema is a list of ``name:type``. Every reader of Parquet, Spark above all, reads these types correctly:
 
 ============================================  ==================================================================
-type                                          takes
+type                                          accepted values
 ============================================  ==================================================================
 ``string``, ``binary``                        str; bytes
 ``bool``                                      bool
@@ -13,28 +13,129 @@ type                                          takes
 ``date``                                      date, ``"2013-01-31"``
 ``timestamp``                                 datetime (naive means UTC), ``"2013-01-31T05:17:00+01:00"``
 ``timestamp_s`` ``timestamp_ms`` …``_us``     int since the epoch
-``list<…>``                                   list or tuple of what the type inside takes
+``list<…>``                                   list or tuple of values that the inner type accepts
 ``map<…,…>``                                  mapping, pairs (one or more); the key: text, whole number, date, bool
-``struct<name:…,…>``                          mapping; a field that it lacks is null, others are left out
+``struct<name:…,…>``                          mapping; missing fields are null, extra fields are dropped
 ============================================  ==================================================================
 
-All timestamps are written in microseconds, UTC. A type that ends in ``!`` takes no null; any other does
-(and may say so by ``?``).
+All timestamps are written in microseconds, UTC. A type that ends in ``!`` accepts no null; any other does (and may
+end in ``?`` to say so).
+
+**Evolution.** Columns may be added if they are nullable, and number types may widen. Each log entry records the columns
+of its writer. A directory has the columns of all its entries merged (:func:`merge_schemas`), and every file is readable
+in these: a missing column is null, and a narrower number widens without loss. A sink may write columns that the
+directory has had before, or more (:func:`refusals`). So processes of an old and a new topology may write at the same
+time, and a topology may be rolled back.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import reduce
 from typing import Any
 
 import pyarrow as pa
 
 from downspout.errors import ConfigError
 from downspout.origins import values_of
-from downspout.sink.columns import hive
-from downspout.sink.columns.convert import to_array
-from downspout.sink.columns.types import EPOCH_UNITS, kind_of
+from downspout.sink import hive
+from downspout.sink.convert import EPOCH_UNITS, kind_of, to_array
+
+_WIDER = (("int8", "int16", "int32", "int64"), ("float32", "float64"))
+"""Types, each of which holds all values of those before it."""
+
+
+def merge_schemas(versions: Iterable[Sequence[str]]) -> tuple[str, ...]:
+    """Return the columns in which the rows of all versions can be read, in the words of the commit log.
+
+    >>> merge_schemas([("a:int32!", "b:string", "/b"), ("b:string", "a:int64", "c:date", "/b")])
+    ('a:int64', 'b:string', 'c:date', '/b')
+    """
+    return reduce(_join, map(tuple, versions), ())
+
+
+def refusals(before: Sequence[str], now: Sequence[str]) -> list[str]:
+    """Return why a sink with the columns ``now`` may not write where there are those of ``before``; empty if it may.
+
+    >>> refusals(["a:int32", "b:string"], ["a:int64", "b:string", "c:date"])
+    []
+    >>> refusals(["a:int64", "b:string"], ["a:int32", "c:date!"])
+    ['a narrows from int64 to int32', 'b is dropped', 'c is new and required, and older rows have none']
+    """
+    if list(before) == list(now):
+        return []
+    if _other_words(before) != _other_words(now):
+        return ["folders, keys and aggregates stay as they are"]
+    if any(word.startswith("key ") for word in before):
+        return ["the columns of an aggregate stay as they are"]
+    folders = {word[1:] for word in _other_words(before)}
+    old, new = _columns(before), _columns(now)
+    found = []
+    for name, column in old.items():
+        if name not in new:
+            found.append(f"{name} is dropped")
+        elif (change := _change(column, new[name], is_folder=name in folders)) is not None:
+            found.append(f"{name} {change}")
+    return found + [
+        f"{name} is new and required, and older rows have none"
+        for name, column in new.items()
+        if name not in old and column.required
+    ]
+
+
+def _change(old: Column, new: Column, *, is_folder: bool) -> str | None:
+    """Return what is wrong with what has become of a column."""
+    if new.required and not old.required:
+        return "becomes required, and older rows may have nulls"
+    if new.kind == old.kind:
+        return None
+    if is_folder:
+        return f"names folders and changes from {old.kind} to {new.kind}"
+    if wider(old.kind, new.kind) == new.kind:
+        return None
+    if wider(old.kind, new.kind) == old.kind:
+        return f"narrows from {old.kind} to {new.kind}"
+    return f"changes from {old.kind} to {new.kind}"
+
+
+def wider(one: str, other: str) -> str | None:
+    """Return which of two types holds all values of both; None if neither does.
+
+    >>> wider("int64", "int8"), wider("decimal(9,2)", "decimal(18,2)"), wider("decimal(9,2)", "decimal(9,3)")
+    ('int64', 'decimal(18,2)', None)
+    """
+    if one == other:
+        return one
+    for types in _WIDER:
+        if one in types and other in types:
+            return max(one, other, key=types.index)
+    a, b = kind_of(one).type, kind_of(other).type
+    if isinstance(a, pa.Decimal128Type) and isinstance(b, pa.Decimal128Type) and a.scale == b.scale:
+        return one if a.precision >= b.precision else other
+    return None
+
+
+def _join(one: tuple[str, ...], other: tuple[str, ...]) -> tuple[str, ...]:
+    if not one or one == other:
+        return other
+    columns = _columns(one)
+    for name, column in _columns(other).items():
+        known = columns.get(name)
+        kind = column.kind if known is None else wider(known.kind, column.kind) or known.kind
+        required = column.required and (known is None or known.required)
+        columns[name] = Column(name, kind, kind_of(kind).type, required)
+    return (*(column.declared for column in columns.values()), *_other_words(one))
+
+
+def _columns(words: Sequence[str]) -> dict[str, Column]:
+    return {column.name: column for column in Columns.parse([word for word in words if ":" in word]).columns}
+
+
+def _other_words(words: Sequence[str]) -> list[str]:
+    """Return what names folders, keys and aggregates."""
+    return [word for word in words if ":" not in word]
+
 
 ORIGIN_SCHEMA: pa.Schema = pa.schema(
     [

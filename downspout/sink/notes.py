@@ -1,36 +1,47 @@
-"""What a directory remembers of the runs that wrote to it: ``runs.json`` beside the log.
+"""Small state that a sink's directory keeps beside its log. None of it decides which rows exist.
 
-The commit log says which rows are there. It does not say with which settings they were made, and an audit needs these:
-which topic holds the dead letters, where the broker is, which file holds the bolts that dropped a record. So each run
-notes them when it opens the directory. The latest run comes first; equal runs are noted once.
+* ``runs.json`` holds the settings of the runs that wrote here, the latest first; equal runs are noted once. An audit
+  needs them: the topic of the dead letters, the broker, the file of the bolts that dropped a record. Secrets
+  (:func:`~downspout.settings.secrets.is_secret`) are left out; references to secrets (``env:NAME``) are kept.
+* ``skips.json`` holds the offsets that ``downspout offsets seek --sink DIR`` skipped, so that an audit does not report
+  them as missing. A seek notes them only after its commit, and a seek back removes them. A group may also return to
+  them without telling this directory, so a noted range counts only while it has no row (:func:`still_skipped`).
+* ``commits/`` holds the highest commits of each group, in the form of an offset store in a directory
+  (:mod:`downspout.sink.offset_store`); ``downspout/spout/group/noted_commits.py`` compares them with Kafka's.
 
-The notes are a help for people and for commands, and no part of what is true: without the file, or with one that is
-torn, nothing is lost but the help. They hold no secret: values that :func:`~downspout.settings.secrets.is_secret` names
-are left out, references to secrets (``env:NAME``) are kept.
+An unreadable file counts as empty: a missing note makes an audit report a gap, an invented one would hide data loss.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+import shlex
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
+from urllib.parse import quote
 
+from downspout import offset_ranges
 from downspout.component import OF_SPOUT, RUN, SINKS
 from downspout.engine.graph import Graph
 from downspout.engine.settings import Settings, reads
+from downspout.errors import SinkError
+from downspout.kafka.port import OffsetAndMetadata, TopicPartition
+from downspout.offset_ranges import OffsetRanges
 from downspout.settings.layers import FILE_NAME, Resolved, from_file
 from downspout.settings.secrets import is_secret
 from downspout.settings.table import CLIENT_PREFIX, SETTINGS, parse_scope
+from downspout.sink.coverage import Stream
+from downspout.sink.layout import Layout, temporary_name
+from downspout.sink.log.commit_log import CommitLog
 from downspout.sink.log.entry import from_document, listed, text, to_document
-from downspout.sink.storage.layout import Layout, temporary_name
-from downspout.sink.storage.places import storage_of
-from downspout.sink.storage.port import Storage
+from downspout.sink.object_store import storage_of
+from downspout.sink.offset_store import DirectoryStore, State
+from downspout.sink.storage import Disk, Storage
+from downspout.spout.ports import StoredOffset
 from downspout.spout.settings import dead_letter_topic
-
-__all__ = ["RUN", "Run", "hand_over_run", "note_run", "read_runs", "run_of", "spout_values"]
 
 RUNS_MAX = 10  # Runs with different settings that are remembered, the latest ones
 FORMAT = 1
@@ -223,12 +234,15 @@ def run_of(conf: Mapping[str, Any]) -> Run | None:
 def read_runs(directory: Path, disk: Storage | None = None) -> list[Run]:
     """Return the runs that a directory remembers, the latest first; none where there are none that can be read."""
     try:
-        document = from_document((disk or storage_of(directory)).read(Layout(directory).runs))
-        if document.get("format") != FORMAT:
-            return []
-        return [Run.from_json(one) for one in listed(document.get("runs"))]
+        return [Run.from_json(one) for one in _read(Layout(directory).runs, disk or storage_of(directory), "runs")]
     except (OSError, ValueError):
         return []
+
+
+def _read(path: Path, disk: Storage, key: str) -> list[Any]:
+    """Return what a file of notes lists; none if another format wrote it. Raises OSError or ValueError."""
+    document = from_document(disk.read(path))
+    return listed(document.get(key)) if document.get("format") == FORMAT else []
 
 
 def note_run(directory: Path, run: Run, disk: Storage, writer: str) -> None:
@@ -253,3 +267,165 @@ def _by_name(value: Any) -> dict[str, dict[str, Any]]:
     if not isinstance(value, dict) or not all(isinstance(one, dict) for one in value.values()):
         raise ValueError(f"{str(value)[:200]!r} are no settings by component")
     return {name: dict(one) for name, one in value.items()}
+
+
+Source = tuple[str, str, int]
+"""Topic, Kafka's id of it, partition."""
+
+
+class Step(NamedTuple):
+    """What a seek does to a partition."""
+
+    source: Source
+    skipped: OffsetRanges  # will not be read
+    again: OffsetRanges  # will be read again
+
+
+def read_skips(directory: Path, disk: Storage | None = None) -> dict[Source, OffsetRanges]:
+    """Return the offsets that were skipped on purpose; none where there is no note of any."""
+    try:
+        return dict(map(_from_json, _read(Layout(directory).skips, disk or storage_of(directory), "skips")))
+    except (OSError, ValueError, KeyError, TypeError):
+        return {}
+
+
+def noted_of(skips: Mapping[Source, OffsetRanges], topic: str, topic_id: str, partition: int) -> OffsetRanges:
+    """Return what is noted of a partition; an id that one side does not know may be any."""
+    return offset_ranges.union(
+        *(
+            ranges
+            for (name, known, number), ranges in skips.items()
+            if (name, number) == (topic, partition) and (known == topic_id or not (known and topic_id))
+        )
+    )
+
+
+def still_skipped(noted: OffsetRanges, rows: OffsetRanges) -> OffsetRanges:
+    """Return the ranges without a row. One that has some was read again, and what has none there may be lost.
+
+    >>> still_skipped([(3, 6), (8, 9)], [(0, 3), (5, 6)])
+    [(8, 9)]
+    """
+    touched = offset_ranges.intersect(noted, rows)
+    return [each for each in noted if not offset_ranges.intersect([each], touched)]
+
+
+def note_skips(directory: Path, steps: Iterable[Step], log: CommitLog, writer: str) -> None:
+    """Add what a seek has skipped and what has no row, and take away what will be read again.
+
+    Raises:
+        SinkError: the disk says no, or the log is damaged.
+    """
+    log.refresh()
+    disk = log.disk
+    skips = read_skips(directory, disk)
+    for source, skipped, again in steps:
+        rows = covered(log, *source)
+        before = offset_ranges.subtract(still_skipped(skips.get(source, []), rows), again)
+        skips[source] = offset_ranges.union(before, offset_ranges.subtract(skipped, rows))
+    noted = [
+        {"topic": topic, "topic_id": topic_id, "partition": partition, "offsets": [list(each) for each in ranges]}
+        for (topic, topic_id, partition), ranges in sorted(skips.items())
+        if ranges
+    ]
+    layout = Layout(directory)
+    content = to_document({"format": FORMAT, "skips": noted})
+    try:
+        disk.replace(layout.skips, content, layout.staging / temporary_name(writer, 0))
+    except OSError as error:
+        raise SinkError(
+            f"{layout.skips} cannot be written: {error.strerror}", cure="make room, or grant the right"
+        ) from error
+
+
+def rows_of(directory: Path) -> CommitLog:
+    """Return the log of a sink's directory, as far as it goes now.
+
+    Raises:
+        SinkError: it has none, or it is damaged.
+    """
+    log = CommitLog(directory)
+    log.refresh()
+    if not log.length:
+        raise SinkError(f"{directory} has no commit log", cure="the directory that parquet.directory names")
+    return log
+
+
+def covered(log: CommitLog, topic: str, topic_id: str, partition: int) -> OffsetRanges:
+    """Return the offsets of a partition that have a row: records of these are left out."""
+
+    def matches(stream: Stream) -> bool:
+        same_topic = stream.topic_id == topic_id or not (stream.topic_id and topic_id)
+        return (stream.topic, stream.partition) == (topic, partition) and same_topic
+
+    return offset_ranges.union(*(log.coverage.ranges(stream) for stream in log.coverage.streams() if matches(stream)))
+
+
+def _from_json(value: Any) -> tuple[Source, OffsetRanges]:
+    source = text(value["topic"]), text(value["topic_id"]), value["partition"]
+    ranges = [(start, end) for start, end in listed(value["offsets"])]
+    numbers = [source[2], *(bound for each in ranges for bound in each)]
+    if not all(type(number) is int and number >= 0 for number in numbers):
+        raise ValueError(value)
+    return source, offset_ranges.union(ranges)
+
+
+class SinkNotes:
+    """See :class:`~downspout.spout.ports.CommitNotes`."""
+
+    def __init__(self, directory: Path, group: str, disk: Disk | None = None) -> None:
+        self.directory, self._group, self._disk = directory, group, disk or Disk()
+
+    def _store(self) -> DirectoryStore | None:
+        """Return where they are; None before a sink has opened the directory. It may have begun a new log meanwhile."""
+        layout = Layout(self.directory)
+        if not self._disk.exists(layout.log):
+            return None
+        folder = layout.home / "commits" / f"group-{quote(self._group, safe='')}"
+        return DirectoryStore(self.directory, self._group, self._disk, folder)
+
+    def read(self) -> Mapping[TopicPartition, OffsetAndMetadata]:
+        """Return the highest commit that was about to be made, of each partition."""
+        stored = store.list() if (store := self._store()) else {}
+        return {
+            tp: OffsetAndMetadata(each.offset, each.metadata, -1)
+            for tp, each in stored.items()
+            if each.offset is not None
+        }
+
+    def note(self, commits: Mapping[TopicPartition, OffsetAndMetadata], *, lower: bool = False) -> None:
+        """Note commits that are about to be made."""
+        if (store := self._store()) is None:
+            return
+
+        def change(state: State) -> None:
+            for tp, commit in commits.items():
+                if lower or tp not in state or commit.offset >= (state[tp].offset or 0):
+                    state[tp] = StoredOffset(commit.offset, commit.metadata)
+
+        store.change(change)
+
+    def without_rows(self, partition: TopicPartition, done: OffsetRanges) -> OffsetRanges:
+        """Return what of this has no row, and was not skipped on purpose; rows of an earlier topic count, too."""
+        rows = self._covered(partition)
+        noted = noted_of(read_skips(self.directory, self._disk), partition.topic, "", partition.partition)
+        known = offset_ranges.union(rows, still_skipped(noted, rows))
+        return offset_ranges.subtract(done, known)
+
+    def has_rows(self, partition: TopicPartition) -> bool:
+        """Return whether there is a row of any record of a partition."""
+        return bool(self._covered(partition))
+
+    def _covered(self, partition: TopicPartition) -> OffsetRanges:
+        log = CommitLog(self.directory, self._disk)
+        log.refresh()
+        return covered(log, partition.topic, "", partition.partition)
+
+    def cure(self) -> str:
+        """Return the command that reads records again, with what was given to the latest run."""
+        run = next(iter(read_runs(self.directory, self._disk)), Run())
+        keys = re.compile(r"([^=]*:)?kafka\.(group|start\w*)=")
+        given = [option for option in run.overrides() if not keys.match(option)]
+        given += [f"kafka.group={self._group}.again", "kafka.start=EARLIEST"]
+        options = [part for option in given for part in ("--set", option)]
+        return shlex.join(["downspout", "run", run.file or "TOPOLOGY.py", *options, "--until", "end"])

@@ -1,20 +1,20 @@
-"""Compaction: many small files become few large ones, and nobody who reads through the log can tell.
+"""Compaction merges many small data files into few large ones without any reader of the log noticing.
 
-A compactor is one more writer. It reads small files that count, writes their rows to a staged file of its own, and
-appends a ``compact`` entry: *this file took the place of those*. The entry is the commit point, as a flush's is. Before
-it nothing has happened; after it, whoever opens the directory can finish: the new file comes into sight first, then the
-old ones go to the folder ``replaced/``, where they stay for a while.
+A compactor is one more writer. It plans by file size (:func:`plan`), merges the rows of small files into a staged file,
+checks that rows, order and columns are unchanged, and appends a ``compact`` entry: *this file replaces those*. As in a
+flush, the entry is the commit point. Before it, nothing has happened. After it, whoever opens the directory can finish:
+first publish the new file, then move the old ones to ``replaced/``, where they stay for a while.
 
-Who can come in between, and what then:
+Races, while the compactor works:
 
-* *A flush* takes the number. It changes nothing that we have read: we read it, and try the next number.
-* *Another compaction* has replaced one of our files, or *a rebuild* all of them: by the log they count no more.
-  What we have staged is given up.
-* *A fence*: somebody has taken us for dead. What we have staged may be swept at any moment; it is given up, and made
-  again under another name.
-* *A stop* leaves a staged file that no entry names, for the sweeper, or an entry, which is rolled forward.
+* *A flush* takes the entry's number. It changes nothing that the compactor read: read the entry, try the next number.
+* *Another compaction* replaces one of the same files, or *a rebuild* all of them. They no longer count, so the staged
+  file is dropped.
+* *A fence* names this compactor: another writer presumed it dead, and its staged file may be swept at any moment. Drop
+  it, and stage again under another name.
+* *A stop* leaves a staged file for the sweeper, or an entry that is rolled forward.
 
-Which rows are in the directory (the coverage) is not changed by any of this, so replays stay covered.
+Compaction never changes which rows the directory holds (its coverage), so replays remain covered.
 """
 
 from __future__ import annotations
@@ -23,26 +23,198 @@ import errno
 import logging
 import sys
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path, PurePosixPath
 from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
 
 from downspout.clock import SYSTEM_CLOCK, Clock
 from downspout.errors import SinkError
 from downspout.formatting import counted, size
-from downspout.sink.compaction.merge import Source, alike, check, merge
-from downspout.sink.compaction.packing import TARGET_BYTES, plan
+from downspout.sink.convert import encode
+from downspout.sink.layout import below, data_name, discard, logged, make_folders, rename, stage
 from downspout.sink.log.commit_log import CommitLog, FencedError
 from downspout.sink.log.entry import COMPACT, DataFile, Entry
-from downspout.sink.ownership import lost_log
+from downspout.sink.object_store import storage_of
 from downspout.sink.readers.snapshot import SWEPT, remove_snapshot
-from downspout.sink.recovery import SWEEP_AFTER_S, Recovery
-from downspout.sink.storage.data_files import below, discard, make_folders, rename, stage
-from downspout.sink.storage.hashing import hash_of
-from downspout.sink.storage.layout import data_name, logged
-from downspout.sink.storage.places import storage_of
-from downspout.sink.storage.port import Storage, refused
+from downspout.sink.recovery import SWEEP_AFTER_S, Recovery, lost_log
+from downspout.sink.schema import ORIGIN_SCHEMA
+from downspout.sink.storage import Storage, hash_of, refused
+
+TARGET_BYTES = 128_000_000
+SMALL_BYTES = 1_000_000  # Below that a file costs its opening and not its reading: all such files weigh the same
+OUTWEIGHS = 4
+"""A file that is so many times as large as those it would be merged with is left out: it waits for more of them."""
+INPUTS_MAX = 10_000
+
+
+def plan(files: Iterable[DataFile], target_bytes: int = TARGET_BYTES) -> list[list[DataFile]]:
+    """Return which files are to become one, in the order of the log; no file stands twice.
+
+    Files of one Hive folder that are smaller than the target fill bins of that size, each the first bin where it fits.
+    A file that outweighs all others of its bin is left out: so a row is written again only when its file grows by a
+    quarter, and compacting after each small flush does not write the whole directory each time.
+
+    >>> files = [DataFile(f"a=1/{n}", 1, n * 1_000_000) for n in (90, 2, 3, 200)] + [DataFile("b", 1, 5)]
+    >>> [[file.path for file in one] for one in plan(files, 100_000_000)]
+    [['a=1/2', 'a=1/3']]
+    """
+    bins: dict[PurePosixPath, list[list[DataFile]]] = {}
+    room: dict[PurePosixPath, list[int]] = {}
+    for file in files:
+        if file.bytes >= target_bytes:
+            continue
+        folder = PurePosixPath(file.path).parent
+        own, left = bins.setdefault(folder, []), room.setdefault(folder, [])
+        for number, space in enumerate(left):
+            if file.bytes <= space and len(own[number]) < INPUTS_MAX:
+                own[number].append(file)
+                left[number] -= file.bytes
+                break
+        else:
+            own.append([file])
+            left.append(target_bytes - file.bytes)
+    made = [_balanced(one) for folder in sorted(bins) for one in bins[folder]]
+    return [one for one in made if len(one) > 1]
+
+
+def _balanced(files: list[DataFile]) -> list[DataFile]:
+    """Return the files without those that outweigh all that are smaller."""
+    kept = sorted(files, key=_weight)
+    others = sum(map(_weight, kept))
+    while kept:
+        others -= _weight(kept[-1])
+        if _weight(kept[-1]) <= others * OUTWEIGHS:
+            break
+        kept.pop()
+    chosen = {file.path for file in kept}
+    return [file for file in files if file.path in chosen]
+
+
+def _weight(file: DataFile) -> int:
+    return max(file.bytes, SMALL_BYTES)
+
+
+ROW_GROUP_ROWS = 1024 * 1024  # As many as pyarrow gives a row group, and so a sink
+ROW_GROUP_BYTES = 64 << 20  # In memory. A row group that spans more is closed earlier: readers take one at a time.
+
+
+@dataclass(frozen=True)
+class Source:
+    """A file to merge: what the log says of it, and what it holds."""
+
+    file: DataFile
+    content: bytes
+
+    @cached_property
+    def parquet(self) -> pq.ParquetFile:
+        """The file, opened; pages whose checksum is wrong are an OSError when they are read."""
+        return pq.ParquetFile(pa.BufferReader(self.content), page_checksum_verification=True)
+
+    @property
+    def codec(self) -> str:
+        """The codec of its columns."""
+        metadata = self.parquet.metadata
+        has_columns = metadata.num_row_groups and metadata.num_columns
+        return metadata.row_group(0).column(0).compression.lower() if has_columns else "zstd"
+
+    def check(self, path: object) -> None:
+        """Raise a SinkError if it is not what the log says of it."""
+        try:
+            rows = self.parquet.metadata.num_rows
+        except pa.ArrowException as error:
+            raise SinkError(f"{path} cannot be read: {error}", cure="restore it from a backup") from None
+        if (rows, len(self.content)) != (self.file.rows, self.file.bytes):
+            raise SinkError(
+                f"{path} holds {rows:,} rows in {len(self.content):,} bytes; by the commit log these are "
+                f"{self.file.rows:,} in {self.file.bytes:,}",
+                cure="restore it from a backup; downspout audit names the records",
+            )
+        if hash_of(self.content) != self.file.hash:
+            raise SinkError(
+                f"{path} was changed since it was written: its content is not that whose hash the commit log holds",
+                cure="restore it from a backup; downspout audit --deep lists all such files",
+            )
+
+    def check_values(self, path: object) -> None:
+        """Raise a SinkError if its values cannot be read. Reads all of them."""
+        try:
+            self.parquet.read()
+        except (OSError, pa.ArrowException) as error:
+            raise SinkError(f"{path} cannot be read: {error}", cure="restore it from a backup") from None
+
+
+def alike(sources: Sequence[Source]) -> list[list[Source]]:
+    """Return the files in groups of one schema, metadata included, and one codec; each group in the order given."""
+    groups: list[list[Source]] = []
+    for source in sources:
+        for group in groups:
+            first = group[0]
+            same = first.parquet.schema_arrow.equals(source.parquet.schema_arrow, check_metadata=True)
+            if same and first.codec == source.codec:
+                group.append(source)
+                break
+        else:
+            groups.append([source])
+    return groups
+
+
+def merge(sources: Sequence[Source]) -> bytes:
+    """Return one file with the rows of all, which are alike; written with a sink's options.
+
+    Memory: the files as they are, and one row group unpacked.
+    """
+    codec = "none" if sources[0].codec == "uncompressed" else sources[0].codec
+    return encode(_row_groups(sources), sources[0].parquet.schema_arrow, codec, ROW_GROUP_ROWS)
+
+
+def _row_groups(sources: Sequence[Source]) -> Iterator[pa.Table]:
+    """Yield the rows, in pieces that make good row groups."""
+    held: list[pa.Table] = []
+    rows = size = 0
+    for source in sources:
+        for number in range(source.parquet.num_row_groups):
+            table = source.parquet.read_row_group(number)
+            if held and (rows + table.num_rows > ROW_GROUP_ROWS or size + table.nbytes > ROW_GROUP_BYTES):
+                yield pa.concat_tables(held)
+                held, rows, size = [], 0, 0
+            held.append(table)
+            rows, size = rows + table.num_rows, size + table.nbytes
+    if held:
+        yield pa.concat_tables(held)
+
+
+def check(sources: Sequence[Source], merged: Source, path: object) -> None:
+    """Raise a SinkError unless the merged file, read again, holds the rows of the others, each once."""
+    wanted = sum(source.file.rows for source in sources)
+    schema = sources[0].parquet.schema_arrow
+    if merged.parquet.metadata.num_rows != wanted or not merged.parquet.schema_arrow.equals(schema):
+        raise _differs(path, f"{merged.parquet.metadata.num_rows:,} rows instead of {wanted:,}, or other columns")
+    # Rows keep their order, so each column is compared piece by piece: those that tell which row it is, or all columns
+    # where there are none of these. It costs a second reading of these columns, and is what the promise rests on.
+    names = [name for name in ORIGIN_SCHEMA.names if name in schema.names]
+    # NaN is not equal to itself, so a column of floats cannot be compared like this.
+    for name in names or [
+        column.name for column in schema if "float" not in str(column.type) and "double" not in str(column.type)
+    ]:
+        whole: Any = merged.parquet.read(columns=[name]).column(0)
+        at = 0
+        for source in sources:
+            if not whole.slice(at, source.file.rows).equals(source.parquet.read(columns=[name]).column(0)):
+                raise _differs(path, f"column {name} differs from that of {source.file.path}")
+            at += source.file.rows
+
+
+def _differs(path: object, what: str) -> SinkError:
+    return SinkError(
+        f"{path} was not written correctly ({what}); it was discarded, and nothing was replaced",
+        cure="start again; if it happens twice, report it: pyarrow, the memory or Downspout is at fault",
+    )
+
 
 __all__ = ["KEEP_S", "TARGET_BYTES", "Compacted", "Compactor"]
 

@@ -1,9 +1,9 @@
-"""Compaction while a topology runs: a process of its own, started from time to time by the sink's first task.
+"""Compaction while a topology runs: a process that the sink's first task starts from time to time.
 
-A process, because a compaction takes memory and a processor for a while, and the sink's task is to go on. It needs no
-care: it may end at any moment, and may run beside any other (``compactor.py``). So nobody waits for it, and it is
-stopped when the sink's process ends. What it has merged by then stays merged, and the next one takes up the rest: soon
-after a sink's start, so that one that is often restarted compacts too, and soon after an error.
+It is a process because a compaction needs memory and a processor for a while, and the sink's task must go on. It may
+end at any moment and may run beside others (``compact.py``), so nothing waits for it, and it stops with the sink's
+process. Merged files stay merged, and the next compaction continues: soon after a sink's start, so that a sink that
+restarts often compacts too, and soon after an error.
 """
 
 from __future__ import annotations

@@ -1,34 +1,35 @@
-"""Where the files of a sink are, and what their names say.
+"""The layout of a sink's directory, and the steps that data files take in it: stage, publish, replace, discard.
 
 ::
 
     flights/                                   the sink's directory
-      month=7/part-<writer>-<n>.parquet        what every reader sees: committed rows
-      _downspout/                              ours; no reader of a directory looks into it
-        log/<n>.json                           the commit log: what is true
-        checkpoints/<n>.json                   its state after n entries, so that an opening need not read them all
+      month=7/part-<writer>-<n>.parquet        committed rows, which every reader sees
+      _downspout/                              ours; readers of a directory skip it
+        log/<n>.json                           the commit log: which files count
+        checkpoints/<n>.json                   the log's state after n entries, to shorten an opening
         runs.json                              the settings of the runs that wrote here, for audits
-        skips.json                             the offsets that a group has skipped on purpose, for audits
-        staging/month=7/part-….hidden          files of flushes that are not in sight yet, and entries before their link
-        replaced/month=7/part-….hidden         files that were compacted away, or are from before a rebuild
+        skips.json                             the offsets that a group skipped on purpose, for audits
+        staging/month=7/part-….hidden          files of flushes that are not published yet, and unlinked entries
+        replaced/month=7/part-….hidden         files that were compacted away, or precede a rebuild
     _flights.snapshots/<id>/month=7/part-….parquet
-                                               hard links beside it: what a reader has asked to stay as it is
+                                               hard links beside the directory, kept for a reader
 
-So a directory is moved, copied, restored and deleted as a whole, and renames stay on one file system.
+A directory is moved, copied, restored and deleted as a whole, and renames stay on one file system.
 
-DuckDB's and Polars' ``**/*.parquet`` descend into every folder, hidden or not. So staged and replaced files, whose rows
-they would count, end in something else. The files of a snapshot end in ``.parquet``, for all readers, and so are
-outside of the directory.
+In DuckDB and Polars, ``**/*.parquet`` also matches files in hidden folders, so staged and replaced files have another
+suffix. Files of snapshots end in ``.parquet`` for all readers, and therefore lie outside the directory.
 """
 
 from __future__ import annotations
 
 import os
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
-from downspout.sink.storage.port import Storage
+from downspout.errors import SinkError
+from downspout.sink.storage import Storage
 
 OURS = "_downspout"  # What is ours in a sink's directory: a folder
 _SUFFIX, HIDDEN = ".parquet", ".hidden"
@@ -197,3 +198,111 @@ def up_to(folder: Path, top: Path) -> list[Path]:
     while places[-1] != top:
         places.append(places[-1].parent)
     return places
+
+
+def stage(disk: Storage, layout: Layout, files: Iterable[tuple[str, bytes]]) -> None:
+    """Write data files, given by their paths in the log, where no reader looks, and force them to the disk."""
+    folders: set[Path] = set()
+    for name, content in files:
+        path = layout.staged(name)
+        disk.make_folder(path.parent)
+        disk.write(path, content)
+        # All of it is durable before this returns, because next comes the entry. If a power cut left the entry and took
+        # a file, the log would say that its rows are there, and replays of them would be dropped: they would be lost.
+        disk.sync(path)
+        folders.update(up_to(path.parent, layout.home))
+    # A file is found again after a power cut only if its name is durable too, and that is part of the folder. A folder
+    # that is there already may have been made a moment ago by a writer that has not synced it: so all, every time.
+    for folder in sorted(folders):
+        disk.sync(folder)
+
+
+def below(disk: Storage, place: Path) -> set[str]:
+    """Return the files in one of a directory's places, by their paths in the log."""
+    return {logged(path.relative_to(place).as_posix()) for path in disk.files_below(place, without=OURS)}
+
+
+def discard(disk: Storage, layout: Layout, paths: Iterable[str]) -> None:
+    """Delete staged files. Only after a look at the log: one that an entry names is the only copy of its rows."""
+    for path in paths:
+        disk.remove(layout.staged(path))
+
+
+def move(disk: Storage, layout: Layout, paths: Iterable[str], source: Path, target: Path) -> list[str]:
+    """Move data files from one of a directory's places to another, durably.
+
+    Returns:
+        Those that were not there: others have moved them, and maybe further than we would.
+    """
+    wanted = list(paths)
+    make_folders(disk, layout, wanted, target)
+    return rename(disk, layout, wanted, source, target)
+
+
+def make_folders(disk: Storage, layout: Layout, paths: Iterable[str], target: Path) -> None:
+    """Make the folders of data files in one of a directory's places."""
+    folders = sorted({(target / path).parent for path in paths})
+    for folder in folders:
+        disk.make_folder(folder)
+    # A folder is durable before anything is moved into it: a power cut could otherwise leave the renaming without the
+    # folder. That it is there says nothing: who made it may have been stopped before it was synced.
+    for above in sorted({above for folder in folders for above in up_to(folder, layout.top(target))[1:]}):
+        disk.sync(above)
+
+
+def rename(disk: Storage, layout: Layout, paths: Iterable[str], source: Path, target: Path) -> list[str]:
+    """Move data files as :func:`move` does, to folders that are made and durable."""
+    absent: list[str] = []
+    changed: set[Path] = set()
+    for path in paths:
+        place = layout.at(target, path)
+        try:
+            disk.rename(layout.at(source, path), place)
+        except FileNotFoundError:
+            absent.append(path)
+        else:
+            changed.add(place.parent)
+    # One folder of the two is enough: on the file systems in use a rename is all or nothing, and durable after a sync
+    # of either folder. Killed before it, nothing is lost: the log names the file, and the next opening moves it.
+    for folder in sorted(changed):
+        disk.sync(folder)
+    return absent
+
+
+def probe(disk: Storage, layout: Layout, writer: str) -> None:
+    """Take the steps of a flush with a file that holds nothing; what it leaves is swept as any staged file.
+
+    Args:
+        writer: whose file it is, so that it is swept with all of its own.
+
+    Raises:
+        SinkError: the store lets two writers create one object.
+        OSError: the storage says no.
+    """
+    staged, target = (layout.staging / temporary_name(writer, number) for number in (0, 1))
+    disk.make_folder(staged.parent)
+    if disk.is_remote:
+        _create_twice(disk, layout, staged)
+    else:
+        disk.write(staged, b"")
+    try:
+        disk.rename(staged, target)
+    except FileNotFoundError:
+        return  # we were paused, and a sweeper has taken it for a dead writer's
+    except OSError:
+        disk.remove(staged)
+        raise
+    disk.remove(target)
+
+
+def _create_twice(disk: Storage, layout: Layout, staged: Path) -> None:
+    """Create one object twice: a store that knows no conditions lets the second one through, and so loses entries."""
+    disk.put_if_absent(staged, b"", staged)
+    if disk.put_if_absent(staged, b"second", staged) or disk.read(staged):
+        disk.remove(staged)
+        raise SinkError(
+            f"{layout.directory}: the store replaces an object although it was told to create one (If-None-Match: *): "
+            "two writers would overwrite each other's log entries",
+            cure="a store with conditional writes (Amazon S3, MinIO, R2, Ceph since Squid, Google, Azure)",
+        )
+    disk.has_names(layout.home)

@@ -1,1 +1,0 @@
-"""Compaction: many small files become few large ones, with the same rows."""
