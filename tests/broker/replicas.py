@@ -13,7 +13,7 @@ from kafka.record import MemoryRecords
 
 from downspout.broker import EmbeddedCluster
 from downspout.kafka import KafkaCluster, NotKafkaError, ProducerPort, Sent, TopicPartition
-from downspout.kafka.address import Reader, exchange, text
+from downspout.kafka.address import AnswerReader, exchange, text
 from tests.kafka.broker_stage import read_whole, wait_until
 from tests.kafka.stage import unique
 
@@ -43,7 +43,7 @@ class Replicas:
             self.await_isr(topic, set(nodes), partition)
         return topic
 
-    def _ask(self, node: int, key: int, version: int, body: bytes) -> Reader | None:
+    def _ask(self, node: int, key: int, version: int, body: bytes) -> AnswerReader | None:
         """Ask one node, which is not paused, without a client: that would ask others too. None: no answer."""
         broker = self.brokers.node(node).broker
         try:

@@ -8,7 +8,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,7 @@ from downspout.spark import read_checkpoint
 from tests.spark.handover_support import Command
 from tests.spark.handover_topology import DONE, HELD
 from tests.spark.source_support import Bench, texts
+from tests.waiting import eventually
 
 pytestmark = [pytest.mark.spark, pytest.mark.broker]
 
@@ -42,13 +43,6 @@ def compacting_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Embe
     properties = {"log.cleaner.backoff.ms": "100"}
     with EmbeddedKafka(tmp_path_factory.mktemp("compacting"), properties=properties) as broker:
         yield broker
-
-
-def wait_until(true: Callable[[], object], what: str) -> None:
-    deadline = time.monotonic() + PATIENCE_S
-    while not true():
-        assert time.monotonic() < deadline, what
-        time.sleep(0.1)
 
 
 class Run:
@@ -104,7 +98,7 @@ def begin_with_holes(bench: Bench) -> None:
         bench.send([f"twice-{number % 2}"] * 20, timestamp_ms=began_ms + 1000 * number)
     bench.send(["end of the old segments"])
     # One of each key, and nothing is left to compact: what is processed from now on is there at the end too.
-    wait_until(lambda: len(visible(bench)) == 3, "the broker did not compact")
+    eventually(lambda: len(visible(bench)) == 3, every_s=0.1, otherwise="the broker did not compact")
     bench.transaction(["aborted"], commit=False)
     bench.send(range(30))
     bench.send(range(30, 60), partition=1)
@@ -124,9 +118,17 @@ def test_from_storm_to_spark_and_back(
     run = Run(bench, "first", held=",".join(held))
     try:
         there = len(visible(bench))
-        wait_until(lambda: len(run.done()) == there - len(held), "the spout did not process what it may")
+        eventually(
+            lambda: len(run.done()) == there - len(held),
+            every_s=0.1,
+            otherwise="the spout did not process what it may",
+        )
         # Four ranges: after each record that is held but the last one of partition 1. Then all that is done is told.
-        wait_until(lambda: len(skipped_of(bench, command, export)) == 4, "the spout did not commit all it has done")
+        eventually(
+            lambda: len(skipped_of(bench, command, export)) == 4,
+            every_s=0.1,
+            otherwise="the spout did not commit all it has done",
+        )
     finally:
         run.kill()
     first = run.done()
@@ -141,7 +143,11 @@ def test_from_storm_to_spark_and_back(
     spark = written(bench)
     assert {"4", "9", "20", "33", "59"} <= set(bench.written())
 
-    wait_until(lambda: not bench.cluster.group_members(bench.topic), "the session of the killed spout did not end")
+    eventually(
+        lambda: not bench.cluster.group_members(bench.topic),
+        every_s=0.1,
+        otherwise="the session of the killed spout did not end",
+    )
     moves = command.facts("import", bench.topic, "--from-checkpoint", str(bench.path / "out.checkpoint"), "--yes")
     assert {move["partition"] for move in moves["moves"]} == {0, 1}
     bench.transaction(["committed"], commit=True)
