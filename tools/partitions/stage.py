@@ -289,7 +289,7 @@ class Stage:
         begin, undo = self._switch(fault, victim)
         try:
             begin()
-            last(end)
+            last(time.monotonic() + fault.lasts_s)
         finally:
             undo()
         return hit
