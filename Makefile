@@ -8,7 +8,7 @@ CODE := downspout spouts bolts
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo kafka-demo sql-demo batch-demo s3-demo formats-demo ui-demo storm-demo spark-demo test check test-all soak soak-ledger chaos storm-chaos partitions soak-real mutants lint types doctest format docs jars bench spark-versions fuzz lock clean
+.PHONY: help demo kafka-demo sql-demo batch-demo s3-demo formats-demo windows-demo ui-demo storm-demo spark-demo test check test-all soak soak-ledger chaos storm-chaos partitions soak-real mutants lint types doctest format docs jars bench spark-versions fuzz lock clean
 
 help:  ## say what there is
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 18
@@ -39,6 +39,9 @@ s3-demo: $(VENV)/.demo  ## the main job into an S3 bucket exactly once, through 
 
 formats-demo: $(VENV)/.demo  ## Avro by a schema registry into Parquet, Delta and Iceberg, each once, each killed five times (FLIGHTS=20000: fewer; KILLS=3)
 	@$(BIN)/python -m demos.drill formats $(if $(FLIGHTS),--flights $(FLIGHTS)) $(if $(KILLS),--kills $(KILLS))
+
+windows-demo: $(VENV)/.demo  ## flights in tumbling and sliding windows of event time, through five kills; final windows compared with DuckDB (FLIGHTS=100000: fewer; KILLS=3)
+	@$(BIN)/python -m demos.drill windows $(if $(FLIGHTS),--flights $(FLIGHTS)) $(if $(KILLS),--kills $(KILLS))
 
 ui-demo: $(VENV)/.demo  ## the main job at a constant rate with some poison, and its web page, until Ctrl-C (RATE=2000; POISON=5000: one of 5,000 records; PORT=8650)
 	@$(BIN)/python -m demos.ui $(if $(RATE),--rate $(RATE)) $(if $(POISON),--poison $(POISON)) $(if $(PORT),--port $(PORT))

@@ -1,6 +1,6 @@
 """The demos whose processes are killed: each publishes the flights, runs while it is killed, and compares.
 
-    python -m demos.drill kafka|sql|s3|formats|batches       # or: make kafka-demo, make sql-demo, …
+    python -m demos.drill kafka|sql|s3|formats|batches|windows       # or: make kafka-demo, make sql-demo, …
 
 Each run begins anew. ``--flights 20000`` takes fewer, ``--kills 3`` kills less; with ``make``, ``FLIGHTS=20000`` and
 ``KILLS=3``.
@@ -32,6 +32,7 @@ JOBS = {
     "s3": "demos.to_s3:S3Demo",
     "formats": "demos.to_formats:FormatsDemo",
     "batches": "demos.to_batches:BatchDemo",
+    "windows": "demos.to_windows:WindowsDemo",
 }
 Step = tuple[str, Callable[[], Iterable[Finding]]]
 """What a step does, and what does it and yields what it finds."""
@@ -93,6 +94,7 @@ class Drill(ABC):
         log: str = "run",
         environment: Mapping[str, str] | None = None,
         pause_s: float = 0.0,
+        after_kill: Callable[[], object] = lambda: None,
     ) -> Iterator[Finding]:
         """Run a topology to the end, through all kills; yield how often it was killed, and the time.
 
@@ -105,11 +107,13 @@ class Drill(ABC):
             log: the log's name.
             environment: of the process.
             pause_s: how long the kill may come after that.
+            after_kill: is called after each kill.
         """
         run = KilledRun(target, settings, self.folder / f"{log}.log", written, self.screen, environment)
 
         def say(pid: int) -> None:
             self.screen.say(f"kill -9 of process {pid}: {written():,} {unit}")
+            after_kill()
 
         began = time.monotonic()
         kills = kill_again_and_again(
@@ -124,7 +128,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="demos.drill", description=(__doc__ or "").split("\n")[0])
     parser.add_argument("job", choices=JOBS)
     parser.add_argument("--flights", type=int, default=TOTAL, help="how many flights, the earliest first")
-    parser.add_argument("--kills", type=int, help="how often a process is killed (10; s3, formats: 5)")
+    parser.add_argument("--kills", type=int, help="how often a process is killed (10; s3, formats, windows: 5)")
     parser.add_argument("--engines", nargs="+", choices=("local", "storm", "spark"), help="of batches: on which (all)")
     given = parser.parse_args(arguments)
     module, _, name = JOBS[given.job].partition(":")

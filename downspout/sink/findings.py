@@ -67,6 +67,15 @@ def _stalls(graph: Graph, settings: Settings, spout: Component, conf: dict[str, 
 def _sink(graph: Graph, component: Component, conf: dict[str, Any]) -> Iterator[Finding]:
     if doubt := too_old(conf, float(conf["parquet.flush_age_s"])):
         yield Finding(True, component.name, *doubt)
+    idle_s, age_s = float(conf["parquet.idle_s"]), float(conf["parquet.flush_age_s"])
+    if any(key.startswith("window(") for key in conf["parquet.keys"]) and idle_s < 4 * age_s:
+        yield Finding(
+            False,
+            component.name,
+            f"parquet.idle_s = {idle_s:g} is less than four times parquet.flush_age_s = {age_s:g}: windows would be "
+            "final while a partition waits for its next flush",
+            f"parquet.idle_s of at least {4 * age_s:g}",
+        )
     given = conf["parquet.directory"]
     if given and is_object_url(given):
         yield from _on_object_store(graph, component, conf)

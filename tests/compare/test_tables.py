@@ -50,6 +50,18 @@ def test_finished_partials_are_the_aggregates_of_all(rows: list[dict[str, Any]],
     assert sorted(map(repr, found)) == sorted(map(repr, wanted))
 
 
+def test_windows_are_compared_whichever_rows_were_late() -> None:
+    """What one engine has marked late and another has not is the same finished window."""
+    made = sink(schema={"at": "timestamp"}, keys=["window(at, 1 hour)"], aggregates=["count"])
+    assert made.aggregation is not None
+    rows = pa.table({"at": pa.array([0, 1, 3_600_000_000], pa.timestamp("us", "UTC"))})
+    one, other = (
+        made.aggregation.finish(made.aggregation.fold(rows, watermark)) for watermark in (None, 3_600_000_000)
+    )
+    assert one.equals(other)
+    assert made.schema.names == ["window_start", "window_end", "count"]
+
+
 def test_rows_come_without_origins_and_with_folders(tmp_path: Path) -> None:
     """A ParquetBolt's table has the declared columns and types, those that name folders too, and no origins."""
     made = sink(schema={"month": "int8", "name": "string", "text": "string"}, partition_by=["month", "name"])

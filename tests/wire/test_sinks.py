@@ -1,4 +1,4 @@
-"""What a sink holds when Storm goes away: forgotten, whole, because nothing of it was acked."""
+"""Sinks on Storm's pipe: what they hold when Storm goes away, and the stream of late rows."""
 
 from __future__ import annotations
 
@@ -9,7 +9,10 @@ from typing import Any
 
 import pytest
 
+from downspout.sink import read_table
+from downspout.testing import VirtualClock
 from tests.sink.support import rows_of
+from tests.sink.test_watermark import HOUR, SCHEMA, START, task, warm_up
 from tests.wire.storm_pipe import Storm, handshake
 
 ROWS = 40
@@ -67,3 +70,27 @@ def test_rows_that_were_held_come_again(tmp_path: Path, sinks: list[Storm], how:
         acked.append(last["id"])
     after.end_input()
     assert sorted(row["n"] for row in rows_of(directory)) == list(range(3 * FLUSH))
+
+
+@pytest.mark.slow
+def test_a_late_row_leaves_by_its_stream(tmp_path: Path, sinks: list[Storm]) -> None:
+    """Over Storm's pipe, too: with its columns and its origin, anchored to its tuple, which is acked."""
+    directory, clock = tmp_path / "hours", VirtualClock()
+    settings = {"schema": SCHEMA, "keys": ["key", "window(at, 1 hour)"], "aggregates": ["count"], "late": "stream"}
+    warm_up(task(directory, clock, **settings), clock)
+    conf = {f"parquet.{name}": value for name, value in {**settings, "flush_rows": 2}.items()}
+    conf |= {"parquet.directory": str(directory), "topology.name": "t"}
+    fields = ["origin", "key", "at"]
+    context = {"source->stream->fields": {"parse": {"default": fields}}, "stream->outputfields": {}}
+    storm = Storm("bolts.aggregate.AggregateBolt", handshake(tmp_path, conf, context, "sink"))
+    sinks.append(storm)
+    given = {"comp": "parse", "stream": "default", "task": 2}
+    times = (START - 9 * HOUR, START + HOUR)
+    rows = [[["t", "id", 0, 20 + number, ""], "a", at.isoformat()] for number, at in enumerate(times)]
+    storm.send(*({"id": str(number), **given, "tuple": row} for number, row in enumerate(rows)))
+    found = storm.until(lambda m: m.get("command") == "ack" and m["id"] == "1")
+    [late] = [m for m in found if m.get("command") == "emit"]
+    assert (late["stream"], late["anchors"], late["tuple"][0], late["tuple"][2]) == ("late", ["0"], "a", rows[0][0])
+    assert [m["id"] for m in found if m.get("command") == "ack"] == ["0", "1"]
+    storm.end_input()
+    assert sum(read_table(directory).column("count").to_pylist()) == 9 + 1
