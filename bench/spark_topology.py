@@ -103,7 +103,7 @@ class Words(Bench):
 
     def topology(self, out: Path, emit: str) -> None:
         """Run the topology to the end of the topic."""
-        from downspout.spark.topology import run
+        from downspout.spark import run
 
         run(
             "topologies/word_count.py",
@@ -158,7 +158,7 @@ class FlightDelays(Bench):
 
     def topology(self, out: Path, emit: str) -> None:
         """Run the topology to the end of the topic."""
-        from downspout.spark.topology import run
+        from downspout.spark import run
 
         folders = [f"{name}:parquet.directory={out / name}" for name in ("flights", "route_delays")]
         run(

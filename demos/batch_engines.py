@@ -26,7 +26,7 @@ from downspout.batches.stores import BatchStoreError
 from downspout.broker.embedded import EmbeddedKafka
 from downspout.errors import StormError
 from downspout.spark.checkpoint import batch_numbers
-from downspout.storm import groups, programs
+from downspout.storm import groups, program
 from downspout.storm.node import StormNode
 from downspout.storm.node_files import read_daemons
 
@@ -263,7 +263,7 @@ class StormEngine(Engine):
 
     def _sparse(self, *words: str) -> None:
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])}
-        environment |= programs.environment(self.node, environment)
+        environment |= program.environment(self.node, environment)
         command = [str(Path(sys.executable).with_name("sparse")), *words]
         done = subprocess.run(command, cwd=self.project, env=environment, capture_output=True, text=True, check=False)
         if done.returncode != 0:

@@ -31,8 +31,8 @@ from pyspark.sql import functions as F
 from demos.flights_data import PARTITIONS
 from downspout.formatting import counted
 from downspout.spark.event_time import event_time
-from downspout.spark.listening import LateRows, wait_until_stopped, watermark_of
-from downspout.spark.output import check_output, parquet_stream
+from downspout.spark.parquet_output import check_output, parquet_stream
+from downspout.spark.query_progress import LateRows, wait_until_stopped, watermark_of
 from downspout.spark.read import read_sink, stream_sink
 from downspout.spark.session import spark_session
 from topologies.flight_delays import FlightDelays

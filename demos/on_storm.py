@@ -31,7 +31,7 @@ from downspout.clock import SYSTEM_CLOCK
 from downspout.errors import StormError
 from downspout.kafka.clusters import cluster_for
 from downspout.kafka.port import Cluster
-from downspout.storm import programs, stats
+from downspout.storm import program, stats
 from downspout.storm.node import StormNode
 from downspout.storm.node import default_directory as storm_directory
 from downspout.storm.stats import TopologyStats
@@ -86,7 +86,7 @@ class StormDemo:
         sparse = Path(sys.executable).with_name("sparse")
         done = subprocess.run(
             [str(sparse), "submit", "-n", NAME, *self.options(bootstrap)],
-            env={**os.environ, **programs.environment(node)},
+            env={**os.environ, **program.environment(node)},
             capture_output=True,
             text=True,
             check=False,

@@ -11,8 +11,8 @@ from downspout.cli.settings import default_of
 from downspout.formatting import figure
 from downspout.metrics import METRICS, PARTITION_METRICS, RUN_METRICS
 from downspout.settings.table import SETTINGS, Setting
-from downspout.spark.source.options import OPTIONS, Option
-from downspout.spark.writing.options import SINK_OPTIONS
+from downspout.spark.kafka_options import OPTIONS, Option
+from downspout.spark.kafka_sink import SINK_OPTIONS
 
 HERE = Path(__file__).parent
 TITLES = {
@@ -127,7 +127,7 @@ was deleted and created again, even while the query was stopped. The connector r
 id. A checkpoint without ids gets them with its next batch; what happened to the topic before that is not known. Brokers
 older than Kafka 2.8 have no ids. `:end` marks that a bounded run has ended (`endMarker`).
 
-This page is made by `docs/generate.py`; the options are the table in `downspout/spark/source/options.py`.
+This page is made by `docs/generate.py`; the options are the table in `downspout/spark/kafka_options.py`.
 """
 
 SPARK_SINK = """# The Kafka sink for PySpark
@@ -174,13 +174,13 @@ task wrote that failed is written again by its next try, and so is a batch that 
 | `__downspout.record` | Spark's partition, number of the row in it, hash of topic, partition, key, value and headers |
 | `__downspout.run` | run of the query, or id of this write, and Spark's number of the task's try |
 
-Records of one topic that are equal in the first two are repeats. `downspout.spark.repeats.without_repeats(frame)` drops
-them from a frame that was read with `includeHeaders`. They are found as long as a batch that is computed again has the
-same rows in the same order: after reading Kafka or files, `select` and `filter`. Behind a shuffle (`groupBy`, `join`,
-`repartition`) the order may change. The hash differs then: repeats stay, but nothing is dropped that is no repeat.
-Such rows need their own identity, in the key for instance. The headers take about 150 bytes of a record.
+Records of one topic that are equal in the first two are repeats. `downspout.spark.kafka_sink.without_repeats(frame)`
+drops them from a frame that was read with `includeHeaders`. They are found as long as a batch that is computed again
+has the same rows in the same order: after reading Kafka or files, `select` and `filter`. Behind a shuffle (`groupBy`,
+`join`, `repartition`) the order may change. The hash differs then: repeats stay, but nothing is dropped that is no
+repeat. Such rows need their own identity, in the key for instance. The headers take about 150 bytes of a record.
 
-This page is made by `docs/generate.py`; the options are the table in `downspout/spark/writing/options.py`.
+This page is made by `docs/generate.py`; the options are the table in `downspout/spark/kafka_sink.py`.
 """
 
 

@@ -1,7 +1,7 @@
 """What `downspout check` says of a topology, one finding at a time.
 
 Each package finds what concerns it (``engine/findings.py``, ``spout/findings.py``, ``sink/findings.py`` …);
-``downspout.run.check`` asks them all.
+``downspout.run.topology_check`` asks them all.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ from downspout.cli.dlq import render_replay
 from downspout.dead_letters.replay import Replay
 from downspout.engine import Counts, RunResult
 from downspout.errors import ConfigError
-from downspout.run import live
+from downspout.run import live_view as live
 from downspout.settings import SETTINGS
 
 

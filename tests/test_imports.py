@@ -268,8 +268,8 @@ sys.modules["kafka.admin"] = types.SimpleNamespace(KafkaAdminClient=None)  # kaf
 @pytest.mark.parametrize(
     ("module", "needless"),
     [
-        ("downspout.spark.source.kafka_source", {"pandas", "pyarrow.compute", "pyarrow.parquet", "streamparse"}),
-        ("downspout.spark.topology.stages.operators", {"pandas"}),
+        ("downspout.spark.data_source", {"pandas", "pyarrow.compute", "pyarrow.parquet", "streamparse"}),
+        ("downspout.spark.topology.operators", {"pandas"}),
     ],
 )
 def test_a_python_worker_of_sparks_imports_little(module: str, needless: set[str]) -> None:

@@ -13,7 +13,7 @@ KafkaBolt with a topic field             ``write.format("downspout-kafka")``, wi
 
 Spark has no transaction that holds the results of a batch and its offsets. A task that failed after some of its results
 were written writes them again. So each record says in its headers which row of which batch it is, and a reader drops
-the repeats by them (:func:`downspout.spark.repeats.without_repeats`).
+the repeats by them (:func:`downspout.spark.kafka_sink.without_repeats`).
 
 Keys, messages, and the header ``flight`` are those of the topology, byte by byte. It dead-letters what is no JSON
 object; here it is left out, and so is a flight with a value of another type than the data has (a number as a carrier),

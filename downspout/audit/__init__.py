@@ -7,9 +7,8 @@ from downspout.exports import offered
 __getattr__, __all__ = offered(
     __name__,
     {
-        "apart": "ReplayApart",
-        "audit": "AuditReport EXIT_CODES Window",
-        "files": "look_at_files visible_files",
-        "replay": "make_replay",
+        "audit": "AuditReport EXIT_CODES AuditWindow",
+        "output_files": "look_at_files visible_files",
+        "replays": "ReplayApart make_replay",
     },
 )

@@ -32,8 +32,8 @@ from pathlib import Path
 
 from downspout import offset_ranges
 from downspout.audit.expected import Expected, Replay
-from downspout.audit.files import Found, look_at_files
 from downspout.audit.kafka import KafkaSide, Letters, Log, committed
+from downspout.audit.output_files import FoundRows, look_at_files
 from downspout.audit.report import EXIT_CODES, EXPLAINED, AuditReport, PartitionReport, take_notes
 from downspout.dead_letters.replayed import origin_of, without_claim
 from downspout.errors import BrokerError, ConfigError, SinkError, coordinates
@@ -48,7 +48,7 @@ from downspout.sink.log.commit_log import CommitLog
 from downspout.sink.notes import noted_of, read_runs, read_skips, still_skipped
 from downspout.sink.recovery import only_holds_sinks
 
-__all__ = ["EXIT_CODES", "EXPLAINED", "AuditReport", "PartitionReport", "Window", "audit", "directory_that_exists"]
+__all__ = ["EXIT_CODES", "EXPLAINED", "AuditReport", "AuditWindow", "PartitionReport", "audit", "directory_that_exists"]
 
 REPLAY_RECORDS = 2_000
 NOTES_MAX = 3  # Reasons for failures that are told, per partition
@@ -58,10 +58,10 @@ REPLAY_SAMPLE = 200
 
 
 @dataclass(frozen=True)
-class Window:
+class AuditWindow:
     """Which offsets of a partition are audited: ``[start, end)``; None is the log's end.
 
-    >>> Window(5, None).within(100)
+    >>> AuditWindow(5, None).within(100)
     (5, 100)
     """
 
@@ -82,7 +82,7 @@ def audit(
     also: Sequence[str] = (),
     dead_letters: str | Sequence[str] | None = None,
     replay: Replay | None = None,
-    windows: Mapping[int | None, Window] | None = None,
+    windows: Mapping[int | None, AuditWindow] | None = None,
     group: str | None = None,
     sample: int = 0,
     several: bool = False,
@@ -144,7 +144,7 @@ def directory_that_exists(directory: str | os.PathLike[str]) -> Path:
     return path
 
 
-def _check_auditable(path: Path, found: Found, *, named: bool) -> None:
+def _check_auditable(path: Path, found: FoundRows, *, named: bool) -> None:
     """Refuse to call exact what cannot be audited at all."""
     if not found.file_count and not found.streams and not named:
         state = "no flush is committed yet" if found.entries else "it holds neither data files nor a commit log"
@@ -171,7 +171,7 @@ class _Audit:
         report: AuditReport,
         topics: Sequence[str],
         also: Sequence[str],
-        windows: Mapping[int | None, Window],
+        windows: Mapping[int | None, AuditWindow],
         replay: Replay | None,
         commits: Mapping[tuple[str, int], int] | None,
         sample: int,
@@ -251,7 +251,7 @@ class _Audit:
     def _files_only(self, topic: str, partitions: Iterable[int]) -> None:
         for partition in partitions:
             streams = [s for s in self.found.streams if (s.topic, s.partition) == (topic, partition)]
-            window = self.windows.get(partition, self.windows.get(None, Window()))
+            window = self.windows.get(partition, self.windows.get(None, AuditWindow()))
             part = PartitionReport(topic, partition, window.start, window.end)
             self.report.partitions.append(part)
             self._compare_with_log(part, streams, [(window.start, OFFSET_MAX if window.end is None else window.end)])
@@ -264,10 +264,10 @@ class _Audit:
                 f"{coordinates(log.topic, log.partition)}: {counted(earlier, 'row')} of an earlier topic of that name, "
                 "which is gone"
             )
-        window = self.windows.get(log.partition, self.windows.get(None, Window()))
+        window = self.windows.get(log.partition, self.windows.get(None, AuditWindow()))
         if self.commits is not None:
             commit = self.commits.get((log.topic, log.partition), 0)
-            window = Window(window.start, commit if window.end is None else min(commit, window.end))
+            window = AuditWindow(window.start, commit if window.end is None else min(commit, window.end))
         start, end = window.within(log.end)
         if window.start > log.end:
             self.ends[coordinates(log.topic, log.partition)] = log.end

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from downspout import offset_ranges
-from downspout.audit.files import Found
+from downspout.audit.output_files import FoundRows
 from downspout.formatting import counted
 from downspout.offset_ranges import OffsetRanges
 from downspout.sink.log.commit_log import CommitLog
@@ -59,7 +59,7 @@ class AuditReport:
     """What an audit found."""
 
     directory: Path  # what was audited
-    found: Found  # what files and log say
+    found: FoundRows  # what files and log say
     partitions: list[PartitionReport] = field(default_factory=list)  # in the order of topic and number
     kafka: bool = False  # whether Kafka was asked
     notes: list[str] = field(default_factory=list)  # what a reader should know besides

@@ -26,8 +26,7 @@ CLOSED_PIPE = 141  # 128 + SIGPIPE, as shells say of a program whose reader has 
 
 def build_parser(command: str | None = None) -> argparse.ArgumentParser:
     """Return the parser with all commands, or for one of them alone: its module is then the only one to be imported."""
-    from downspout.cli.arguments import EXIT_CODES, exit_codes
-    from downspout.cli.parser import Parser
+    from downspout.cli.arguments import EXIT_CODES, Parser, exit_codes
 
     parser = Parser(
         prog="downspout",
@@ -74,8 +73,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _main(argv: Sequence[str] | None) -> int:
-    from downspout.cli.output import complain, fill_gaps, finish, take_any_text
-    from downspout.cli.records import printable
+    from downspout.cli.terminal import complain, fill_gaps, finish, printable, take_any_text
     from downspout.errors import DownspoutError
 
     # Python looks for garbage a last time before it ends, through all that was ever imported, and the system takes all

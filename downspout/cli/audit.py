@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Any
 
 from downspout.cli.access import add_access, open_cluster
 from downspout.cli.arguments import add_settings, exit_codes, sink_place
-from downspout.cli.output import aside, print_result
+from downspout.cli.terminal import aside, print_result
 from downspout.errors import ConfigError
 from downspout.formatting import columns, counted
 
 if TYPE_CHECKING:
-    from downspout.audit.apart import ReplayApart
-    from downspout.audit.audit import AuditReport, Window
+    from downspout.audit.audit import AuditReport, AuditWindow
+    from downspout.audit.replays import ReplayApart
     from downspout.kafka.port import Cluster
     from downspout.sink.notes import Run
 
@@ -96,7 +96,7 @@ def handle(arguments: argparse.Namespace) -> int:
 def _audit(arguments: argparse.Namespace) -> AuditReport:
     """Ask Kafka, run the topology again if that is asked for, and compare."""
     from downspout.audit.audit import REPLAY_SAMPLE, directory_that_exists
-    from downspout.audit.noted import dead_letters_of, noted_run
+    from downspout.audit.expected import dead_letters_of, noted_run
 
     directory = directory_that_exists(arguments.directory)
     run = noted_run(directory)
@@ -153,7 +153,7 @@ def _compare(
 @contextmanager
 def _replay(arguments: argparse.Namespace, file: str, topology_class: str | None, run: Run) -> Iterator[ReplayApart]:
     """Give what runs the topology again; it ends with the context."""
-    from downspout.audit.apart import ReplayApart
+    from downspout.audit.replays import ReplayApart
     from downspout.testing.given_records import run_on_records
 
     overrides = _with_group(arguments.overrides, arguments.group)
@@ -193,20 +193,20 @@ def matching(cluster: Cluster, replay: ReplayApart) -> list[str]:
     return [name for name in names if any(re.fullmatch(pattern, name) for pattern in replay.patterns)]
 
 
-def parse_windows(start: str | None, end: str | None) -> dict[int | None, Window]:
+def parse_windows(start: str | None, end: str | None) -> dict[int | None, AuditWindow]:
     """Return the offsets to audit, by partition; None is for those that are not named.
 
     >>> parse_windows("0:100,1:250", "1000")[1]
-    Window(start=250, end=1000)
+    AuditWindow(start=250, end=1000)
     """
-    from downspout.audit.audit import Window
+    from downspout.audit.audit import AuditWindow
 
     starts, ends = parse_offset_list("--from", start), parse_offset_list("--to", end)
     for partition, to in ends.items():
         if to is not None and to < (begin := starts.get(partition, starts.get(None, 0))):
             raise ConfigError(f"--to {to} is before --from {begin}", cure="the offset after the last one")
     return {
-        partition: Window(starts.get(partition, starts.get(None, 0)), ends.get(partition, ends.get(None)))
+        partition: AuditWindow(starts.get(partition, starts.get(None, 0)), ends.get(partition, ends.get(None)))
         for partition in {None, *starts, *ends}
     }
 

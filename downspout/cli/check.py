@@ -28,7 +28,7 @@ def add_parser(commands: Any) -> None:
 def handle(arguments: argparse.Namespace) -> int:
     """Print the values and findings; exit with 2 if there is an error among them."""
     from downspout.engine.load import load
-    from downspout.run import check
+    from downspout.run import topology_check as check
 
     graph = load(arguments.target, arguments.topology)
     settings = check.resolve(graph, arguments.overrides)

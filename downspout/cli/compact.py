@@ -57,7 +57,7 @@ def add_parser(commands: Any) -> None:
 def handle(arguments: argparse.Namespace) -> int:
     """Compact, and sum up."""
     from downspout.cli.compare import sigterm_as_ctrl_c
-    from downspout.cli.logs import log_to_stderr
+    from downspout.cli.terminal import log_to_stderr
     from downspout.sink.compact import Compactor
 
     log_to_stderr(quiet=True)

@@ -53,9 +53,9 @@ def add_parser(commands: Any) -> None:
 
 def handle(arguments: argparse.Namespace) -> int:
     """Compare, print, and return the exit code."""
-    from downspout.cli.logs import log_to_stderr
-    from downspout.compare.job import freeze
-    from downspout.compare.run import run
+    from downspout.cli.terminal import log_to_stderr
+    from downspout.compare.comparison import run
+    from downspout.compare.outputs import freeze
 
     log_to_stderr(quiet=True)
     engines = parse_engines(arguments.engines)

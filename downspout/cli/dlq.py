@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from downspout.cli.access import add_access, open_cluster
 from downspout.cli.arguments import add_actions, exit_codes, sentence
-from downspout.cli.records import as_text, parse_time, printable, stamp
+from downspout.cli.terminal import as_text, parse_time, printable, stamp
 from downspout.errors import ConfigError, DownspoutError
 from downspout.formatting import columns, counted
 

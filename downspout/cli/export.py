@@ -68,7 +68,7 @@ def add_parser(commands: Any) -> None:
 def handle(arguments: argparse.Namespace) -> int:
     """Export, and sum up."""
     from downspout.cli.compare import sigterm_as_ctrl_c
-    from downspout.cli.logs import log_to_stderr
+    from downspout.cli.terminal import log_to_stderr
     from downspout.tables.export import Export
 
     _check(arguments)

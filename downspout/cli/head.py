@@ -8,7 +8,7 @@ from datetime import date, datetime, time
 from typing import Any
 
 from downspout.cli.arguments import exit_codes, positive, sink_place
-from downspout.cli.records import as_text, printable
+from downspout.cli.terminal import as_text, printable
 from downspout.formatting import columns
 
 CELL_MAX = 40

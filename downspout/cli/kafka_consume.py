@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, TextIO
 
 from downspout.cli.arguments import natural, positive
 from downspout.cli.interrupts import stop_request
-from downspout.cli.output import write_bytes
-from downspout.cli.records import as_text, parse_time, printable, stamp
+from downspout.cli.terminal import as_text, parse_time, printable, stamp, write_bytes
 from downspout.errors import ConfigError, coordinates
 from downspout.formatting import counted
 

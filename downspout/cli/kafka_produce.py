@@ -214,7 +214,7 @@ class _Run:
     ) -> None:
         self.sending, self.writer = writer.sending, writer
         self._source, self._descriptor, self._stop, self._pace = source, descriptor, stop, pace
-        self._progress = Progress(clock, wanted=not os.isatty(descriptor))
+        self._progress = ProduceProgress(clock, wanted=not os.isatty(descriptor))
         self.line = 0
 
     def write(
@@ -330,7 +330,7 @@ class Pace:
         return True
 
 
-class Progress:
+class ProduceProgress:
     """What is written, with its rate, on stderr; on a terminal on one line, elsewhere lines get rarer."""
 
     def __init__(self, clock: Clock, *, wanted: bool) -> None:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from downspout.cli.access import add_access, batch_store, open_cluster, way_in
 from downspout.cli.arguments import exit_codes, natural, seconds
-from downspout.cli.records import printable
+from downspout.cli.terminal import printable
 from downspout.clock import SYSTEM_CLOCK, Clock
 from downspout.errors import BrokerError, ConfigError
 from downspout.formatting import counted

@@ -7,12 +7,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from downspout.cli.arguments import exit_codes, place
-from downspout.cli.records import printable
+from downspout.cli.terminal import printable
 from downspout.formatting import counted
 
 if TYPE_CHECKING:
-    from downspout.scaffold.infer import Inferred
-    from downspout.scaffold.sample import Sample
+    from downspout.scaffold.infer import Inferred, RecordSample
 
 SHOWN = 20
 
@@ -50,7 +49,7 @@ def handle(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _say_open(folder: Path, sample: Sample, inferred: Inferred) -> None:
+def _say_open(folder: Path, sample: RecordSample, inferred: Inferred) -> None:
     """Print what could not be decided."""
     from downspout.scaffold.infer import said
 

@@ -20,7 +20,7 @@ from downspout.cli.arguments import (
     add_ui,
     exit_codes,
 )
-from downspout.cli.output import aside, check_writable, complain, print_result, shown
+from downspout.cli.terminal import aside, check_writable, complain, print_result, shown
 from downspout.errors import BrokerError, ComponentError, ConfigError, DownspoutError
 from downspout.formatting import counted, seconds_of
 
@@ -79,7 +79,7 @@ def add_parser(commands: Any) -> None:
     add_summary(parser, "no view and no summary")
     parser.add_argument(
         "--channel", type=int, help=argparse.SUPPRESS
-    )  # how a worker is started (downspout.run.workers)
+    )  # how a worker is started (downspout.run.start_workers)
     parser.set_defaults(handler=handle)
 
 
@@ -92,7 +92,7 @@ def seconds(text: str, option: str = "--for") -> float:
 
 def handle(arguments: argparse.Namespace) -> int:
     """Run, show, sum up."""
-    from downspout.cli.logs import log_to_stderr
+    from downspout.cli.terminal import log_to_stderr
 
     handler = None
     if arguments.log_format == "json":
@@ -101,7 +101,7 @@ def handle(arguments: argparse.Namespace) -> int:
         handler = json_log.install()
     log_to_stderr(arguments.quiet, handler)
     if arguments.channel is not None:
-        from downspout.run.workers.serve import serve
+        from downspout.run.worker_process import serve
 
         return serve(arguments.channel, exit_code_of)
     # What is printed goes to standard error with --json -, and there each line is to be JSON too.
@@ -127,8 +127,8 @@ def _run(arguments: argparse.Namespace) -> tuple[str, RunResult]:
         print(f"{graph.name} starts: {', '.join(graph.components)}", file=sys.stderr, flush=True)
     # Only now: the rest of what a run imports is a third of its start.
     from downspout.engine.settings import dead_letter_topics
-    from downspout.run import live
-    from downspout.run.views import make_view
+    from downspout.run.call import make_view
+    from downspout.run.live_view import dead_letter_lines, summary
 
     view = make_view(quiet=arguments.quiet)
     try:
@@ -137,8 +137,8 @@ def _run(arguments: argparse.Namespace) -> tuple[str, RunResult]:
         if view is not None:
             view.close()
     if not arguments.quiet:
-        print(live.summary(graph.name, result), file=sys.stderr)
-    dead_letters = live.dead_letter_lines(result, dead_letter_topics(graph, settings))
+        print(summary(graph.name, result), file=sys.stderr)
+    dead_letters = dead_letter_lines(result, dead_letter_topics(graph, settings))
     for line in dead_letters:
         print(f"downspout: warning: {line}", file=sys.stderr)
     return graph.name, result
@@ -150,9 +150,9 @@ def _shown(
     """Run the topology while a view and, with ``run.metrics_port`` and ``run.ui``, others look at it."""
     from downspout.export.beside import beside
     from downspout.run import runner
-    from downspout.run.snapshots import Several
-    from downspout.run.workers.channel import Job
-    from downspout.run.workers.supervise import supervise
+    from downspout.run.run_snapshots import Several
+    from downspout.run.start_workers import supervise
+    from downspout.run.worker_process import WorkerJob
 
     with (
         beside(graph, settings) as (views, watches),
@@ -160,7 +160,7 @@ def _shown(
     ):
         view = Several(view, *views, None if page is None else page.snapshots)
         if (settings.run.values["run.workers"] or 1) > 1:
-            job = Job(arguments.target, arguments.topology, arguments.overrides, options)
+            job = WorkerJob(arguments.target, arguments.topology, arguments.overrides, options)
             is_json = arguments.log_format == "json"
             how = [*(["--quiet"] if arguments.quiet else []), *(["--log-format=json"] if is_json else [])]
             return supervise(graph, settings, job, view=view, options=how, hand_on=_hand_on() if is_json else None)

@@ -20,9 +20,8 @@ from downspout.errors import ConfigError, RunsAlready, StormError
 from downspout.formatting import counted
 
 if TYPE_CHECKING:
-    from downspout.storm.node import StormNode
+    from downspout.storm.node import NodeStatus, StormNode
     from downspout.storm.stats import Counters
-    from downspout.storm.status import Status
 
 Handler = Callable[[argparse.Namespace], int]
 
@@ -159,7 +158,7 @@ def _start(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _runs_already(status: Status, port: int | None) -> int:
+def _runs_already(status: NodeStatus, port: int | None) -> int:
     if port is not None and status.nimbus.rpartition(":")[2] != str(port):
         raise StormError(
             f"Storm is already running, with nimbus at {status.nimbus}",
@@ -183,7 +182,7 @@ def _stop(arguments: argparse.Namespace) -> int:
 
 
 def _status(arguments: argparse.Namespace) -> int:
-    from downspout.storm.slots import stuck_slots
+    from downspout.storm.node_files import stuck_slots
 
     status = _node(arguments).status()
     processes = status.alive
@@ -211,7 +210,7 @@ def _status(arguments: argparse.Namespace) -> int:
 
 
 def _logs(arguments: argparse.Namespace) -> int:
-    from downspout.storm.logs import show
+    from downspout.storm.node_logs import show
 
     print(show(_node(arguments).directory / "logs", arguments.topology, arguments.lines))
     return 0
@@ -261,14 +260,14 @@ def _rebalance(arguments: argparse.Namespace) -> int:
 
 
 def _env(arguments: argparse.Namespace) -> int:
-    from downspout.storm.programs import environment, exports
+    from downspout.storm.program import environment, exports
 
     print(exports(environment(_node(arguments))))
     return 0
 
 
 def _shell(arguments: argparse.Namespace) -> int:
-    from downspout.storm.programs import environment
+    from downspout.storm.program import environment
 
     command = arguments.arguments[1:] if arguments.arguments[:1] == ["--"] else arguments.arguments
     command = command or [os.environ.get("SHELL", "/bin/sh")]
@@ -280,7 +279,7 @@ def _shell(arguments: argparse.Namespace) -> int:
 
 def _bundle(arguments: argparse.Namespace) -> int:
     from downspout.engine.load import component_modules
-    from downspout.storm import bundle
+    from downspout.storm.lein import write_bundle
     from downspout.system.packaging import requirements
 
     name = arguments.topology
@@ -288,7 +287,7 @@ def _bundle(arguments: argparse.Namespace) -> int:
         raise ConfigError(f"There is no topologies/{name}.py here", cure="the root of a project, and a topology's name")
     target = arguments.output or Path(f"{name}.tar.gz")
     modules = component_modules(f"topologies/{name}.py")
-    packed = bundle.write(target, name, [*requirements(Path(), name), *arguments.extra], modules)
+    packed = write_bundle(target, name, [*requirements(Path(), name), *arguments.extra], modules)
     print(f"{target}: {counted(len(packed), 'distribution')}, {target.stat().st_size / 1e6:,.0f} MB")
     print(f"Unpack it in virtualenv_root on each worker; `sparse submit` finds {name}/bin/streamparse_run there")
     return 0

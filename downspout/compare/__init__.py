@@ -7,8 +7,7 @@ from downspout.exports import offered
 __getattr__, __all__ = offered(
     __name__,
     {
-        "job": "freeze",
-        "multiset": "DIFFERENCES_MAX compare",
-        "tables": "Sink",
+        "comparison": "DIFFERENCES_MAX compare",
+        "outputs": "Sink freeze",
     },
 )

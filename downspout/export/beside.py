@@ -12,7 +12,7 @@ from downspout.errors import MissingExtraError
 if TYPE_CHECKING:
     from downspout.engine.graph import Graph
     from downspout.engine.settings import Settings
-    from downspout.run.snapshots import Snapshots
+    from downspout.run.run_snapshots import Snapshots
     from downspout.run.watchdog import Watchdog
 
 Watch = Callable[["Watchdog"], None]

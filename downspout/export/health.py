@@ -20,7 +20,7 @@ import time
 from typing import NamedTuple
 
 from downspout.formatting import lasting
-from downspout.run.snapshots import Snapshot, Snapshots
+from downspout.run.run_snapshots import Snapshot, Snapshots
 from downspout.run.watchdog import Watchdog
 
 WAIT_S = 0.5  # How long an answer is waited for; Kubernetes gives a probe one second

@@ -44,7 +44,7 @@ from downspout.engine.acker import GROWTH
 from downspout.export.series import Series, group_lags, partitions_of, series_of
 from downspout.metrics import METRICS, PARTITION_METRICS, RUN_METRICS
 from downspout.metrics import Metric as Row
-from downspout.run.snapshots import Snapshot, Snapshots
+from downspout.run.run_snapshots import Snapshot, Snapshots
 
 SCOPE = "downspout"
 UNITS = {"seconds": "s", "bytes": "By", "text": "1"}

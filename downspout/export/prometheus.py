@@ -21,7 +21,7 @@ from downspout.export.series import (
     series_of,
 )
 from downspout.metrics import Metric
-from downspout.run.snapshots import Snapshot, Snapshots
+from downspout.run.run_snapshots import Snapshot, Snapshots
 
 Family = CounterMetricFamily | GaugeMetricFamily
 GROUP_LAG = "kafka_consumergroup_lag"

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from downspout.metrics import METRICS, PARTITION_METRICS, RUN_METRICS, Metric
-from downspout.run.snapshots import Snapshot
+from downspout.run.run_snapshots import Snapshot
 
 Series = tuple[Metric, list[tuple[dict[str, str], Any]]]  # a row of the table; labels and value of each series
 LABELS: Mapping[str, Sequence[str]] = {

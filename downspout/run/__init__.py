@@ -25,10 +25,9 @@ sys.modules[__name__].__class__ = _Callable
 __getattr__, __all__ = offered(
     __name__,
     {
-        "check": "findings resolve",
-        "metrics": "RunMetrics",
-        "snapshots": "Several Snapshots",
-        "workers.channel": "Job Message Report",
-        "workers.restarts": "ERRORS_MAX STEADY_S",
+        "run_snapshots": "RunMetrics Several Snapshots",
+        "supervisor": "ERRORS_MAX STEADY_S",
+        "topology_check": "findings resolve",
+        "worker_process": "WorkerJob WorkerMessage WorkerReport",
     },
 )

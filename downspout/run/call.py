@@ -8,7 +8,7 @@ import sys
 from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 from downspout import registry
 from downspout.engine.graph import Graph, from_class
@@ -16,9 +16,9 @@ from downspout.engine.load import load, name_of
 from downspout.engine.result import RunResult
 from downspout.engine.settings import dead_letter_topics, resolve
 from downspout.errors import ConfigError
-from downspout.run import live, runner
-from downspout.run.snapshots import Several
-from downspout.run.views import make_view
+from downspout.run import runner
+from downspout.run.live_view import LinesView, dead_letter_lines, summary
+from downspout.run.run_snapshots import MetricsView, Several
 from downspout.run.watchdog import Watchdog
 
 
@@ -39,7 +39,7 @@ class RunReport:
     warnings: list[str] = field(default_factory=list)  # where dead letters went
 
     def __repr__(self) -> str:
-        return "\n".join([live.summary(self.name, self.result), *(f"  {line}" for line in self.warnings)])
+        return "\n".join([summary(self.name, self.result), *(f"  {line}" for line in self.warnings)])
 
     def _repr_html_(self) -> str:
         """Return what a notebook shows. Texts of records are in it, and none of them is markup."""
@@ -95,7 +95,7 @@ def run(
 
         looks = Several(view, *views)
         result = runner.run(graph, overrides=settings or {}, options=options, view=looks, watching=watching)
-    warnings = live.dead_letter_lines(result, dead_letter_topics(graph, found))
+    warnings = dead_letter_lines(result, dead_letter_topics(graph, found))
     return RunReport(graph.name, result, warnings)
 
 
@@ -109,3 +109,29 @@ def graph_of(topology: Any) -> Graph:
     module = sys.modules.get(getattr(topology, "__module__", ""))
     has_file = getattr(module, "__file__", None) is not None
     return from_class(topology, name_of(topology) if has_file else topology.__name__)
+
+
+# --- Which view of a run fits where its output goes. rich, a tenth of a start, is imported where it draws ---
+
+
+class RunView(MetricsView, Protocol):
+    """Shows a run while it goes on."""
+
+    def close(self) -> None:
+        """Leave what is to stay."""
+
+
+def make_view(*, quiet: bool) -> RunView | None:
+    """Return a table in a notebook or on a terminal, lines elsewhere; None where nothing is to be shown."""
+    if quiet:
+        return None
+    shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
+    if getattr(shell, "kernel", None) is not None:  # a terminal's IPython has none
+        from downspout.run.table_view import NotebookView
+
+        return NotebookView()
+    if sys.stderr.isatty():
+        from downspout.run.table_view import TableView
+
+        return TableView()
+    return LinesView()

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import codecs
 import json
 import keyword
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
+from itertools import islice
+from pathlib import Path
 from typing import Any
 
 from downspout.errors import ConfigError
 from downspout.parse.json import JsonParser
-from downspout.parse.paths import Paths
-from downspout.scaffold.sample import CURE, Sample
-from downspout.scaffold.value_types import Verdict, by_key, is_map, is_text, verdict
+from downspout.parse.paths import JSON_NAMES, Paths
 from downspout.sink.schema import Columns
 
 DEPTH_MAX = 8
@@ -40,7 +43,7 @@ class Inferred:
     unfit: dict[int, str]  # place in the sample → why the record does not fit its columns
 
 
-def infer(sample: Sample) -> Inferred:
+def infer(sample: RecordSample) -> Inferred:
     """Return columns that take the records of a sample.
 
     Nested objects become fields of their own (``customer_id=customer.id``); arrays, and objects whose keys are data,
@@ -50,7 +53,7 @@ def infer(sample: Sample) -> Inferred:
         ConfigError: there is no column at all.
 
     >>> lines = [b'{"id": 1, "at": "2026-01-31T12:00:00Z", "customer": {"id": "c7"}}']
-    >>> found = infer(Sample(lines, [1], [json.loads(line) for line in lines], True))
+    >>> found = infer(RecordSample(lines, [1], [json.loads(line) for line in lines], True))
     >>> [(field.name, field.path, field.type) for field in found.fields]
     [('id', 'id', 'int64'), ('at', 'at', 'timestamp'), ('customer_id', 'customer.id', 'string')]
     """
@@ -70,7 +73,7 @@ def infer(sample: Sample) -> Inferred:
     return Inferred(fields, left_out, _unfit(sample.lines, fields))
 
 
-def _places(objects: Sequence[Any], keys: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], int, Verdict]]:
+def _places(objects: Sequence[Any], keys: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], int, FieldVerdict]]:
     """Yield each place that becomes a column, or could: the way to it, how many values it has, and its type."""
     for key, values in by_key(objects).items():
         here, known = (*keys, key), [value for value in values if value is not None]
@@ -138,3 +141,267 @@ def as_paths(fields: Iterable[Field]) -> list[str]:
 def as_types(fields: Iterable[Field]) -> Mapping[str, Any]:
     """Return the types by field."""
     return {field.name: field.type for field in fields}
+
+
+# --- Sample records: the lines of a file, each a JSON object. What is not one is named by its line ---
+
+RECORDS_MAX = 10_000
+"""Records that are read of a sample; more say little else."""
+LINE_BYTES_MAX = 1 << 20
+CURE = "one JSON object in each line, as `downspout kafka consume TOPIC --raw` prints them"
+
+
+@dataclass(frozen=True)
+class RecordSample:
+    """The records of a sample."""
+
+    lines: list[bytes]  # as they stand in the file, without their ends
+    numbers: list[int]  # of these lines, from 1
+    objects: list[dict[str, Any]]
+    is_whole: bool  # whether the file has no more
+
+
+def read_sample(path: Path) -> RecordSample:
+    """Return the first RECORDS_MAX records of a file; blank lines are left out.
+
+    Raises:
+        ConfigError: the file cannot be read, has no records, or a line is not a JSON object; names the line.
+    """
+    try:
+        with path.open("rb") as file:
+            found = list(islice(_records(path, file), RECORDS_MAX + 1))
+    except OSError as error:
+        raise ConfigError(f"--from {path}: {error.strerror}", cure="a file of JSON lines") from None
+    if not found:
+        raise ConfigError(f"--from {path}: no records", cure=CURE)
+    kept = found[:RECORDS_MAX]
+    return RecordSample(
+        [line for _, line, _ in kept],
+        [number for number, _, _ in kept],
+        [found for _, _, found in kept],
+        is_whole=len(found) <= RECORDS_MAX,
+    )
+
+
+def _records(path: Path, file: Any) -> Iterator[tuple[int, bytes, dict[str, Any]]]:
+    number = 0
+    while line := file.readline(LINE_BYTES_MAX + 1):
+        number += 1
+        where = f"--from {path}, line {number}"
+        if len(line) > LINE_BYTES_MAX:
+            raise ConfigError(f"{where}: longer than {LINE_BYTES_MAX:,} bytes", cure=CURE)
+        if number == 1:
+            line = line.removeprefix(codecs.BOM_UTF8)  # as Windows' programs put it before a text
+        if line := line.strip():
+            yield number, line, _object(line, where)
+
+
+def _object(line: bytes, where: str) -> dict[str, Any]:
+    try:
+        value = json.loads(line.decode(), parse_constant=_refuse)
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{where}: byte {error.start + 1} is not UTF-8", cure="the file in UTF-8") from None
+    except json.JSONDecodeError as error:
+        cure = f"{CURE}; an array or an indented object: `jq -c` makes lines of it" if line in (b"[", b"{") else CURE
+        raise ConfigError(f"{where}: not JSON at character {error.pos + 1}: {error.msg}", cure=cure) from None
+    except (ValueError, RecursionError) as error:
+        raise ConfigError(f"{where}: {error}", cure=CURE) from None
+    if type(value) is not dict:
+        raise ConfigError(f"{where}: {JSON_NAMES[type(value)]}, where an object is needed", cure=CURE)
+    return value
+
+
+def _refuse(text: str) -> float:
+    raise ValueError(f"{text} is not JSON")
+
+
+# --- The type of a column that takes all values of one place in many JSON objects ---
+
+_KINDS: dict[type, str] = {
+    bool: "true or false", int: "whole numbers", float: "numbers", str: "text", dict: "objects", list: "arrays",
+}  # fmt: skip
+_DATE = re.compile(r"\d{4}-\d\d-\d\d")
+_TIME = re.compile(r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d(:\d\d(\.\d+)?)?(Z|[+-]\d\d:?\d\d)?")
+_ZONE = re.compile(r"(Z|[+-]\d\d:?\d\d)$")
+_DECIMAL = re.compile(r"-?(\d+)\.(\d+)")
+_WHOLE = re.compile(r"-?\d+")
+_NAME_OF_TIME = re.compile(r"(?i)(^|[^a-z]|_)(ts|time|timestamp|at|ms|epoch|date)$|[a-z](At|Time|Timestamp|Ms|Date)$")
+_EPOCHS = (("timestamp_s", 1), ("timestamp_ms", 1_000), ("timestamp_us", 1_000_000))
+_YEAR_2000_S, _YEAR_2100_S = 946_684_800, 4_102_444_800
+DIGITS_MAX = 38
+MAP_KEYS_MIN = 12
+"""So many different keys, none in half of the objects, are data and no field names."""
+_IN_STRUCT = re.compile(r"[^,:<>!?\s][^,:<>!?]*(?<!\s)")
+"""Names that the text of a struct's type can hold."""
+
+
+@dataclass(frozen=True)
+class FieldVerdict:
+    """A column's type, and what there is to say of it."""
+
+    type: str | None  # None: no type takes all values
+    remark: str = ""
+    is_open: bool = False  # whether a person should look at it
+
+
+def verdict(values: Iterable[Any], name: str) -> FieldVerdict:
+    """Return the type for all of these values; ``name`` is the last key on the way to them.
+
+    >>> verdict(["12.50", "3.999", None], "price").type
+    'decimal(18,3)'
+    """
+    known = [value for value in values if value is not None]
+    kinds = Counter(map(type, known))
+    match list(kinds):
+        case []:
+            return FieldVerdict("string", "always null: string is a guess", is_open=True)
+        case [one] if one is bool:
+            return FieldVerdict("bool")
+        case [one] if one is float:
+            return FieldVerdict("float64")
+        case [one] if one is int:
+            return _of_ints(min(known), max(known), name)
+        case [one] if one is str:
+            return _of_texts(known)
+        case [one] if one is dict:
+            return _of_objects(known)
+        case [_]:
+            return _of_arrays(known, name)
+        case _ if set(kinds) == {int, float}:
+            return _of_numbers(known)
+    parts = ", ".join(f"{_KINDS[kind]} in {count:,}" for kind, count in kinds.most_common())
+    return FieldVerdict(None, f"{parts}: no type takes all of them", is_open=True)
+
+
+def _of_numbers(values: list[Any]) -> FieldVerdict:
+    if any(type(each) is int and abs(each) > 2**53 for each in values):
+        return FieldVerdict(None, "fractions, and whole numbers beyond 2^53: no type takes all of them", is_open=True)
+    return FieldVerdict("float64", "whole numbers and fractions")
+
+
+def _of_ints(low: int, high: int, name: str) -> FieldVerdict:
+    if low < -(2**63) or high >= 2**63:
+        digits = len(str(max(-low, high)))
+        if digits <= DIGITS_MAX:
+            return FieldVerdict(f"decimal({DIGITS_MAX},0)", "beyond 64 bits")
+        return FieldVerdict(None, f"whole numbers of {digits} digits: types take {DIGITS_MAX} at most", is_open=True)
+    unit = next((each for each, per in _EPOCHS if _YEAR_2000_S * per <= low and high < _YEAR_2100_S * per), None)
+    if unit is None:
+        return FieldVerdict("int64")
+    if _NAME_OF_TIME.search(name):
+        return FieldVerdict(unit, "by its name and its range; int64, if it is a number", is_open=True)
+    return FieldVerdict("int64", f"could be {unit}, by its range", is_open=True)
+
+
+def _of_texts(texts: list[str]) -> FieldVerdict:
+    looks = Counter(map(_look_of, texts))
+    found = set(looks)
+    if found == {"date"}:
+        return FieldVerdict("date")
+    if found <= {"timestamp", "naive", "date"}:
+        naive = "times without a zone are taken as UTC" if found != {"timestamp"} else ""
+        return FieldVerdict("timestamp", naive, is_open=bool(naive))
+    if found == {"decimal"}:
+        return _of_decimals(texts)
+    if found == {"decimal", "whole"}:  # the whole ones may be codes as well
+        return FieldVerdict("string", "text of numbers, some of them whole: kept as text", is_open=True)
+    if found == {"whole"}:
+        return FieldVerdict("string", "whole numbers as text, kept as text: some may begin with zeros", is_open=True)
+    look, count = looks.most_common(1)[0]
+    others = len(texts) - count
+    if look != "other" and others * 10 <= count:
+        what = {"naive": "timestamp", "whole": "whole number"}.get(look, look)
+        return FieldVerdict("string", f"all but {others:,} of {len(texts):,} look like a {what}", is_open=True)
+    return FieldVerdict("string")
+
+
+def _look_of(text: str) -> str:
+    if _DECIMAL.fullmatch(text):
+        return "decimal"
+    if _WHOLE.fullmatch(text):
+        return "whole"
+    if not _is_time(text):
+        return "other"
+    if _DATE.fullmatch(text):
+        return "date"
+    return "timestamp" if _ZONE.search(text, 10) else "naive"
+
+
+def _of_decimals(texts: list[str]) -> FieldVerdict:
+    parts = [match.groups() for match in map(_DECIMAL.fullmatch, texts) if match is not None]
+    whole, scale = (max(map(len, each)) for each in zip(*parts, strict=True))
+    if whole + scale > DIGITS_MAX:
+        return FieldVerdict("string", f"text of numbers with more than {DIGITS_MAX} digits: kept as text", is_open=True)
+    return FieldVerdict(f"decimal({18 if whole + scale <= 18 else DIGITS_MAX},{scale})", "text of numbers")
+
+
+def by_key(objects: Iterable[Mapping[str, Any]]) -> dict[str, list[Any]]:
+    """Return the values of many objects by their keys."""
+    found: dict[str, list[Any]] = {}
+    for each in objects:
+        for key, value in each.items():
+            found.setdefault(key, []).append(value)
+    return found
+
+
+def is_map(objects: Sequence[Any]) -> bool:
+    """Return whether these objects have data for keys: many different ones, none of them in half of the objects."""
+    counts = Counter(key for each in objects for key in each)
+    return len(counts) >= MAP_KEYS_MIN and max(counts.values()) * 2 < len(objects)
+
+
+def _of_objects(objects: list[Any]) -> FieldVerdict:
+    """Return a type for whole objects, as items of a list have it or a map."""
+    fields = by_key(objects)
+    if is_map(objects):
+        inner = verdict([value for values in fields.values() for value in values], "")
+        kind = None if inner.type is None else f"map<string,{inner.type}>"
+        return FieldVerdict(kind, inner.remark or f"{len(fields):,} different keys", is_open=inner.is_open)
+    parts, remarks = [], []
+    for name, values in fields.items():
+        inner = verdict(values, name)
+        if inner.type is None or not (_IN_STRUCT.fullmatch(name) and is_text(name)):
+            remarks.append(f"{shown(name)} is left out ({inner.remark or 'its name'})")
+            continue
+        if inner.is_open:
+            remarks.append(f"{shown(name)}: {inner.remark}")
+        parts.append(f"{name}:{inner.type}")
+    if not parts:
+        return FieldVerdict(None, "; ".join(remarks) or "objects that are empty", is_open=True)
+    return FieldVerdict(f"struct<{','.join(parts)}>", "; ".join(remarks), is_open=bool(remarks))
+
+
+def _of_arrays(arrays: list[Any], name: str) -> FieldVerdict:
+    items = [item for each in arrays for item in each]
+    if not items:
+        return FieldVerdict("list<string>", "always empty: list<string> is a guess", is_open=True)
+    inner = verdict(items, name)
+    return FieldVerdict(None if inner.type is None else f"list<{inner.type}>", inner.remark, is_open=inner.is_open)
+
+
+def is_text(key: str) -> bool:
+    """Return whether a key can be written as UTF-8; half of a surrogate pair cannot."""
+    return not any("\ud800" <= each <= "\udfff" for each in key)
+
+
+def shown(name: str) -> str:
+    r"""Return a key of a record as a line of text, and of Python, may hold it.
+
+    >>> shown("größe"), shown("a\nimport b")
+    ('größe', '"a\\nimport b"')
+    """
+    return name if name.isprintable() else json.dumps(name)
+
+
+def _is_time(text: str) -> bool:
+    """Return whether a text is a date or a time, and there is such a day.
+
+    >>> _is_time("2026-02-28T12:00Z"), _is_time("2026-02-30")
+    (True, False)
+    """
+    if not (_DATE.fullmatch(text) or _TIME.fullmatch(text)):
+        return False
+    try:
+        return datetime.fromisoformat(text).year >= 1
+    except ValueError:
+        return False

@@ -13,8 +13,7 @@ from pathlib import Path
 from string import Template
 
 from downspout.errors import ConfigError
-from downspout.scaffold.infer import Field, Inferred, as_paths, infer
-from downspout.scaffold.sample import Sample, read_sample
+from downspout.scaffold.infer import Field, Inferred, RecordSample, as_paths, infer, read_sample
 from downspout.system.jars import STORM_VERSION
 
 TEMPLATES = files("downspout.scaffold") / "templates"
@@ -38,7 +37,7 @@ _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,63}")
 _LINE_MAX = 118
 
 
-def create(folder: Path, sample_file: Path | None = None) -> tuple[Sample, Inferred]:
+def create(folder: Path, sample_file: Path | None = None) -> tuple[RecordSample, Inferred]:
     """Make a project in a folder that is empty or does not exist; return its sample, and what was inferred of it.
 
     Args:
@@ -105,7 +104,7 @@ def check_folder(folder: Path) -> None:
         raise ConfigError(f"{folder} is not empty: it holds {first.name}", cure="another name, or an empty folder")
 
 
-def render(name: str, source: str, sample: Sample, inferred: Inferred) -> Mapping[str, bytes]:
+def render(name: str, source: str, sample: RecordSample, inferred: Inferred) -> Mapping[str, bytes]:
     """Return the content of each file, by its path."""
     records = [line for place, line in enumerate(sample.lines) if place not in inferred.unfit][:SAMPLE_MAX]
     values = {

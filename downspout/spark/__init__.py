@@ -29,9 +29,9 @@ def register(spark: SparkSession) -> None:
         MissingExtraError: PySpark is older than 4.2.
     """
     check_pyspark()
-    from downspout.spark.source.kafka_source import KafkaSink, KafkaSource
+    from downspout.spark.data_source import KafkaDataSource, KafkaSink
 
-    spark.dataSource.register(KafkaSource)
+    spark.dataSource.register(KafkaDataSource)
     spark.dataSource.register(KafkaSink)
 
 
@@ -71,28 +71,23 @@ __getattr__, _offered = offered(
     __name__,
     {
         "checkpoint": "read_checkpoint",
-        "cluster.preflight": "check_executors",
-        "commits": "ends_of lag_of",
+        "data_source": "EndPartition KafkaStreamReader RangePartition SCHEMA SCHEMA_WITH_HEADERS",
+        "executors": "check_executors",
         "failures": "PassingError explain retried",
-        "listening": "LateRows watermark_of",
-        "output": "parquet_stream",
+        "kafka_options": "SourceOptions parse_options",
+        "kafka_sink": "parse_sink_options",
+        "parquet_output": "parquet_stream",
+        "query_progress": "LateRows ends_of lag_of watermark_of",
         "read": "ORIGIN_COLUMNS read_sink sink_schema stream_sink",
-        "session": "spark_session",
-        "source.columns": "SCHEMA SCHEMA_WITH_HEADERS",
-        "source.kafka_source": "EndPartition RangePartition StreamReader",
-        "source.options": "SourceOptions parse_options",
-        "source.ranges": "OffsetRange Offsets from_json to_json",
-        "topology": "run",
-        "topology.driver.batches": "CommittedBatch",
-        "topology.driver.checkpoint": "claim",
-        "topology.driver.query": "Query",
-        "topology.driver.run": "without_effect",
-        "topology.driver.signals": "Signals",
-        "topology.driver.source_options": "source_options",
-        "topology.micro_batches": "held_of",
-        "topology.plan": "Plan plan",
-        "topology.rows": "ChunkPlace Place ShuffledTuple load",
-        "writing.options": "parse_sink_options",
+        "session": "Signals spark_session",
+        "source_offsets": "OffsetRange Offsets from_json to_json",
+        "topology.batch_commit": "CommittedBatch",
+        "topology.checkpoint_claim": "claim",
+        "topology.driver": "run without_effect",
+        "topology.query": "Query",
+        "topology.spout_options": "source_options",
+        "topology.stage_rows": "ChunkPlace RecordPlace ShuffledTuple load",
+        "topology.stages": "StagePlan held_of plan",
     },
 )
 __all__ = ["register", *_offered]

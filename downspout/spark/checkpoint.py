@@ -6,13 +6,13 @@ with offsets alone is *unfinished*: how much of it was done is unknown. Restarte
 the batch before, and a spout that takes over must do the same: the batch's own end would lose what was not done. So
 nothing is lost; and nothing counts twice where the sink knows by its origin what it has, or has nothing of the batch.
 
-A Kafka source's offsets may have notes beside them: see ``downspout.spark.source.ranges``. They change no place.
+A Kafka source's offsets may have notes beside them: see ``downspout.spark.source_offsets``. They change no place.
 
 The form of both files: a version, a line of JSON for the query itself, then the sources. In version 2 each has a name
 and a colon before it; ``-`` is a source without anything yet.
 
 Spark's own Kafka source also keeps where it started (``sources/N/0``), which holds before any batch is done. The
-source of this package needs no such place: see ``downspout.spark.source.planning``.
+source of this package needs no such place: see ``downspout.spark.planning``.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from typing import Any
 from downspout.errors import ConfigError
 from downspout.settings.object_path import place
 from downspout.sink.object_store import storage_of
-from downspout.spark.source.ranges import Offsets, from_json
+from downspout.spark.source_offsets import Offsets, from_json
 
 NOT_A_FOLDER = "the folder that checkpointLocation names, here or in a bucket; one in HDFS has to be copied first"
 BY_HAND = "give the spout its start by hand: kafka.start=OFFSETS and kafka.start_offsets"

@@ -29,7 +29,7 @@ from downspout.settings.object_path import place
 from downspout.sink.object_store import storage_of
 from downspout.sink.readers.log_stream import Position, files_before
 from downspout.spark.checkpoint import batch_numbers
-from downspout.spark.listening import watermark_of
+from downspout.spark.query_progress import watermark_of
 from downspout.spark.read import frame_of
 
 if TYPE_CHECKING:
@@ -133,7 +133,7 @@ def _seen(frame: DataFrame, column: str, partitions: int, checkpoint: Path) -> M
 
 def _directory(frame: DataFrame) -> tuple[Path, list[str]]:
     """Return the directory that a stream reads, and how its store is reached, from Spark's plan of it."""
-    from downspout.spark.source.sink_source import NAME
+    from downspout.spark.sink_source import NAME
 
     leaves = frame._jdf.queryExecution().analyzed().collectLeaves()
     for leaf in map(leaves.apply, range(leaves.size())):

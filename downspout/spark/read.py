@@ -9,7 +9,7 @@ when the last DataFrame on it is gone, so the links live as long as this process
 DataFrame knows the files, and its tasks look for each where it is by then.
 
 A streaming query of Spark's file source remembers names, and would take a compacted file for a new one. So
-:func:`stream_sink` has a source of its own, which reads the log (``downspout/spark/source/sink_source.py``). Tasks read
+:func:`stream_sink` has a source of its own, which reads the log (``downspout/spark/sink_source.py``). Tasks read
 objects by it too: with pyarrow, so Spark needs no jar for them.
 """
 
@@ -168,7 +168,7 @@ def _frame_by_source(
     check_pyspark()
     from pyspark.sql.pandas.types import from_arrow_schema
 
-    from downspout.spark.source.sink_source import NAME, SinkSource
+    from downspout.spark.sink_source import NAME, SinkSource
 
     spark.dataSource.register(SinkSource)
     given = {"files": json.dumps([[file.path, file.bytes] for file in files]), **_source_options(spark, options)}
@@ -276,7 +276,7 @@ def stream_sink(
     check_pyspark()
     from pyspark.sql.types import StructType
 
-    from downspout.spark.source.sink_source import NAME, SinkSource
+    from downspout.spark.sink_source import NAME, SinkSource
 
     path = place(directory).resolve()
     given = _checked_options(options)

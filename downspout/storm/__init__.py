@@ -7,10 +7,9 @@ from downspout.exports import offered
 __getattr__, __all__ = offered(
     __name__,
     {
-        "logs": "show",
         "node": "StormNode",
-        "node_files": "Daemons HOST",
-        "slots": "StuckSlot stuck_slots",
+        "node_files": "Daemons HOST StuckSlot stuck_slots",
+        "node_logs": "show",
         "stats": "TopologyStats",
     },
 )

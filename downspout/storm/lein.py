@@ -7,16 +7,125 @@ version it names the Storm that is there: streamparse insists that the two are e
 
 from __future__ import annotations
 
+import re
 import shutil
 import sys
 import zipfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from downspout.errors import DownspoutError, StormError
-from downspout.storm import project_clj
-from downspout.storm.project_clj import Project
 from downspout.system import jars
+from downspout.system.packaging import archive, check_imports, closure, files_below, files_of, python_name, readme
+
+# --- What a streamparse project's ``project.clj`` says, as far as our ``lein`` needs it ---
+
+STORM_MODULES = frozenset({"storm-core", "storm-client", "storm-server", "flux-core", "flux-wrappers"})
+"""What the Storm that is there brings, whatever version the project names."""
+
+
+@dataclass(frozen=True)
+class Project:
+    """What a project file says: folders relative to the project, dependencies as versions by ``group/name``.
+
+    ``needs_lein`` has the keys that only the real Leiningen can serve.
+    """
+
+    name: str
+    version: str
+    target: str
+    resources: tuple[str, ...]
+    dependencies: dict[str, str]
+    needs_lein: tuple[str, ...] = ()
+
+    @property
+    def storm_versions(self) -> dict[str, str]:
+        """The versions of Storm's modules that the project names."""
+        return {name: version for name, version in self.dependencies.items() if _module(name) in STORM_MODULES}
+
+    @property
+    def others(self) -> list[str]:
+        """Dependencies besides Storm's."""
+        return [
+            f"{name} {version}" for name, version in self.dependencies.items() if _module(name) not in STORM_MODULES
+        ]
+
+
+def _module(name: str) -> str:
+    return name.rpartition("/")[2]
+
+
+def parse_project(text: str) -> Project:
+    """Read a project file.
+
+    >>> project = parse_project('(defproject p "1.0" :dependencies [[org.apache.storm/storm-core "1.1.0"] [a/b "2"]])')
+    >>> project.name, project.storm_versions, project.others
+    ('p', {'org.apache.storm/storm-core': '1.1.0'}, ['a/b 2'])
+    """
+    text = re.sub(r'("(?:\\.|[^"\\])*")|;[^\n]*', lambda found: found[1] or "", text)
+    head = re.search(r'\(defproject\s+([^\s"()]+)\s+"([^"]*)"', text)
+    if head is None:
+        raise StormError("project.clj does not begin with a project", cure='(defproject NAME "VERSION" …)')
+    block = re.search(r":dependencies\s*\[((?:\s*\[[^\[\]]*(?:\[[^\]]*\][^\[\]]*)*\])*)\s*\]", text)
+    pairs = re.findall(r'\[\s*([^\s"\[\]]+)\s+"([^"]+)"', block[1] if block else "")
+    target = re.search(r':target-path\s+"([^"]+)"', text)
+    folders = re.search(r":resource-paths\s*\[([^\]]*)\]", text)
+    return Project(
+        name=_module(head[1]),
+        version=head[2],
+        target=target[1] if target else "target",
+        resources=tuple(re.findall(r'"([^"]+)"', folders[1])) if folders else ("resources",),
+        dependencies=dict(pairs),
+        needs_lein=tuple(key for key in (":java-source-paths", ":aot") if re.search(rf"{key}\s*\[?\s*[\w\"]", text)),
+    )
+
+
+def read_project(folder: Path) -> Project:
+    """Read the project file of a folder."""
+    try:
+        return parse_project((folder / "project.clj").read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError) as error:
+        raise StormError(
+            f"{folder / 'project.clj'} cannot be read: {error}", cure="the root of a streamparse project"
+        ) from None
+
+
+# --- The Python side of a topology as one archive, for workers that cannot install anything ---
+
+LAUNCHER = """\
+#!/bin/sh
+# Starts a component of the topology {name}: see "downspout storm bundle".
+here=$(cd "$(dirname "$0")/.." && pwd)
+python=${{DOWNSPOUT_PYTHON:-{python}}}
+command -v "$python" >/dev/null || {{ echo "downspout: $python is not on the PATH of this worker" >&2; exit 3; }}
+PYTHONPATH="$here/lib" exec "$python" -s -P -m streamparse.run "$@"
+"""
+"""-P: the working directory is the topology's, whose files streamparse finds by itself and after the libraries."""
+
+
+def write_bundle(target: Path, name: str, extra: Iterable[str] = (), modules: Collection[str] = ()) -> dict[str, str]:
+    """Write the archive (``.tar.gz``); return the version of each distribution in it.
+
+    ``modules`` are those of the topology's components; what is in ``src`` travels in the jar.
+
+    Raises:
+        MissingExtraError: something that is needed is not installed here, or would not be on the worker.
+        ConfigError: the archive cannot be written.
+    """
+    packages = closure(["downspout", *extra])
+    if modules:
+        jar = [place for place, _ in files_below(Path("src"))]
+        installed = [place for package in packages.values() for place, _ in files_of(package)]
+        check_imports(modules, [*jar, *installed, "downspout"], [Path("src")], Path())
+    with archive(target) as packed:
+        packed.add_text(f"{name}/bin/streamparse_run", LAUNCHER.format(name=name, python=python_name()), 0o755)
+        packed.add_text(f"{name}/README", readme(packages))
+        packed.add_packages(packages, f"{name}/lib/")
+    return {key: package.version for key, package in sorted(packages.items())}
+
+
+# --- Our ``lein``: what stock streamparse asks of Leiningen, answered without it ---
 
 LEFT_OUT = frozenset({"__pycache__", ".git", ".mypy_cache", ".ruff_cache", ".pytest_cache"})
 MANIFEST = "Manifest-Version: 1.0\r\nCreated-By: downspout\r\n\r\n"
@@ -30,16 +139,16 @@ def version(folder: Path) -> None:
 
 def dependencies(folder: Path) -> None:
     """Print the tree of dependencies, with the Storm that is there."""
-    project = project_clj.read(folder)
+    project = read_project(folder)
     warn(project)
     for name, number in {"org.apache.storm/storm-core": "", **project.dependencies}.items():
-        is_storm = name.rpartition("/")[2] in project_clj.STORM_MODULES
+        is_storm = name.rpartition("/")[2] in STORM_MODULES
         print(f' [{name} "{jars.STORM_VERSION if is_storm else number}"]')
 
 
 def clean(folder: Path) -> None:
     """Remove what was built. streamparse shows what this one says, and hides what the others say."""
-    project = project_clj.read(folder)
+    project = read_project(folder)
     warn(project)
     shutil.rmtree(_target(folder, project), ignore_errors=True)
 
@@ -55,7 +164,7 @@ def uberjar(folder: Path) -> None:
 
 
 def _build(folder: Path, suffix: str) -> None:
-    project = project_clj.read(folder)
+    project = read_project(folder)
     target = _target(folder, project)
     target.mkdir(parents=True, exist_ok=True)
     path = target / f"{project.name}-{project.version}{suffix}.jar"

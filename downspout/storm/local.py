@@ -30,7 +30,7 @@ from downspout.settings import folders
 from downspout.storm import groups, node_files
 from downspout.storm.node import default_directory
 from downspout.storm.node_files import OURS
-from downspout.storm.traceback import FRAMES, ended_component, python_part
+from downspout.storm.node_logs import FRAMES, ended_component, python_part
 from downspout.system import files, jars
 from downspout.system.process import Process, await_end, let_go, run_at_our_end, start_gated, stop_watchdog
 from downspout.system.signals import handled_by

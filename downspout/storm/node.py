@@ -14,26 +14,194 @@ Nimbus, supervisor and workers have no setting for theirs and listen on all.
 
 from __future__ import annotations
 
+import os
 import shutil
 import signal
+import socket
 import subprocess
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
 from downspout.clock import SYSTEM_CLOCK, Clock
-from downspout.errors import DownspoutError, RunsAlready, StormError
+from downspout.errors import DownspoutError, MissingExtraError, RunsAlready, StormError
 from downspout.settings import folders
-from downspout.storm import groups, launch, nimbus, node_files, readiness
-from downspout.storm.node_files import HOST, Daemons, Ports
-from downspout.storm.readiness import PortTaken
-from downspout.storm.status import Status
+from downspout.storm import groups, nimbus, node_files
+from downspout.storm.node_files import JVM_FLAGS, Daemons, Ports, python_path
 from downspout.system import files, jars
+from downspout.system.java import home_of
 from downspout.system.locks import is_held
+from downspout.system.ports import HOST, is_free
 from downspout.system.process import Process, await_end, run_at_our_end
 from downspout.system.service import POLL_S, LocalService
 from downspout.system.waiting import Report, report_to_stderr, waiting
+
+# --- How the processes of a node are started, and what they and all that they start find in their environ ---
+
+MAINS = {
+    "zookeeper": "org.apache.storm.shade.org.apache.zookeeper.server.quorum.QuorumPeerMain",
+    "nimbus": "org.apache.storm.daemon.nimbus.Nimbus",
+    "supervisor": "org.apache.storm.daemon.supervisor.Supervisor",
+}
+HEAP = {"zookeeper": "-Xmx96m", "nimbus": "-Xmx256m", "supervisor": "-Xmx128m"}
+
+
+def start_daemon(
+    name: str, directory: Path, java: Path, library: Path, environment: dict[str, str]
+) -> subprocess.Popen[bytes]:
+    """Start one daemon of the node in a directory."""
+    home, logs = directory / "home", directory / "logs"
+    command = [str(java), *JVM_FLAGS, HEAP[name], f"-Ddaemon.name={name}", f"-Dstorm.home={home}"]
+    command += [f"-Dstorm.log.dir={logs}", f"-Dlogfile.name={name}.log", "-Djava.deserialization.disabled=true"]
+    command += [f"-Dlog4j.configurationFile={home / 'log4j2' / 'cluster.xml'}", "-Dstorm.conf.file="]
+    command += ["-cp", f"{library}/*{os.pathsep}{home / 'conf'}", MAINS[name]]
+    if name == "zookeeper":
+        command.append(str(home / "conf" / "zoo.cfg"))
+    files.write(logs / f"{name}.console", b"")
+    with (logs / f"{name}.console").open("wb") as console:
+        # A session of its own: Ctrl-C in our terminal is not for the daemons, and what they start stays together.
+        return subprocess.Popen(
+            command,
+            cwd=directory,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=console,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+            # Components inherit the supervisor's, and their output is for others to read, too.
+            umask=-1 if name == "supervisor" else files.UMASK,
+        )
+
+
+def daemon_environment(project: Path, java: Path) -> dict[str, str]:
+    """Return the environment of the daemons, which workers and components inherit."""
+    programs = Path(sys.executable).parent
+    path = os.pathsep.join([str(programs), os.environ.get("PATH", os.defpath)])
+    if shutil.which("streamparse_run", path=path) is None:
+        raise MissingExtraError(
+            f"There is no streamparse_run in {programs}, with which Storm's workers start components",
+            cure="`pip install downspout` into the environment that runs this command",
+        )
+    return folders.worker_environment(project) | {
+        "PATH": path,
+        "JAVA_HOME": str(home_of(java)),
+        "PYTHONPATH": python_path(".:resources", os.environ),
+    }
+
+
+# --- Do the parts of *our* node answer? Another one may own a port that was free a moment ago ---
+
+
+class PortTaken(Exception):
+    """Another process took one of the ports before a daemon did."""
+
+
+def zookeeper_answers(ports: Ports, directory: Path) -> bool:
+    """Return whether our ZooKeeper serves, by the directory that it names."""
+    try:
+        with socket.create_connection((HOST, ports.zookeeper), timeout=2.0) as connection:
+            connection.sendall(b"conf")
+            answer = b""
+            while part := connection.recv(4096):
+                answer += part
+    except OSError:
+        return False
+    if b"dataDir=" not in answer:  # it listens and does not serve yet
+        return False
+    if f"dataDir={directory / 'data' / 'zookeeper'}".encode() not in answer:
+        raise PortTaken
+    return True
+
+
+def nimbus_answers(ports: Ports, directory: Path, timeout_s: float = 5.0) -> bool:
+    """Return whether our nimbus answers, by the directory that its configuration names."""
+    try:
+        found = nimbus.configuration(HOST, ports.nimbus, timeout_s)
+    except StormError:
+        return False
+    return found.get("storm.local.dir") == str(directory / "data")
+
+
+def trouble_of(ports: Ports | None, directory: Path, timeout_s: float) -> str:
+    """Return which part of a started node does not do its work, in words; empty: those that can be asked do."""
+    if ports is None:
+        return "node.json is missing"
+    try:
+        if not zookeeper_answers(ports, directory):
+            return "ZooKeeper does not answer"
+    except PortTaken:
+        return "another process has ZooKeeper's port"
+    if not nimbus_answers(ports, directory, timeout_s):
+        return "nimbus does not answer"
+    knows = nimbus.knows_leader(HOST, ports.nimbus, timeout_s)
+    return "" if knows else "nimbus knows of no leader" if knows is False else "nimbus cannot say who leads"
+
+
+def is_complete(ports: Ports) -> bool:
+    """Return whether nimbus leads and the supervisor has reported to it."""
+    try:
+        summary = nimbus.summary(HOST, ports.nimbus)
+    except StormError:
+        return False
+    return bool(summary.supervisors) and any(each.isLeader for each in summary.nimbuses)
+
+
+# --- The state of a node, for ``downspout storm status`` and for callers that need a running one ---
+
+
+@dataclass(frozen=True)
+class NodeStatus:
+    """What is known of the node of a directory."""
+
+    # ``running``; ``silent`` (its processes live, and one that can be asked does not answer, or not as it should);
+    # ``broken`` (some of them have ended); ``busy`` (it is being started or stopped); ``stopped``
+    state: str
+    directory: Path  # where its files are
+    ports: Ports | None  # where it listens, or will; None where it never ran
+    daemons: Daemons | None  # the processes; None where there are none
+    trouble: str = ""  # of a silent node, in words
+
+    @property
+    def version(self) -> str:
+        """The version of the Storm that runs; empty where none does."""
+        return self.daemons.version if self.daemons else ""
+
+    @property
+    def alive(self) -> dict[str, int]:
+        """The process ids of the daemons that run, by name."""
+        return {name: self.daemons.processes[name].pid for name in self.daemons.alive} if self.daemons else {}
+
+    @property
+    def gone(self) -> list[str]:
+        """The names of the daemons that have ended while others run."""
+        return [name for name in MAINS if name not in self.daemons.alive] if self.daemons else []
+
+    @property
+    def condition(self) -> str:
+        """The state in words; of a broken node also what is gone, of a silent one what is the matter."""
+        if self.state == "broken":
+            return f"broken: {' and '.join(self.gone)} ended"
+        return f"{self.state}: {self.trouble}" if self.trouble else self.state
+
+    @property
+    def cure(self) -> str:
+        """What to do where it does not run."""
+        if self.state == "silent":
+            return "wait; if that does not help, `downspout storm stop`, then `downspout storm start`"
+        if self.state == "broken":
+            return "`downspout storm start`, which replaces it; topologies must be submitted again"
+        return "wait" if self.state == "busy" else "`downspout storm start`"
+
+    @property
+    def nimbus(self) -> str:
+        """The address of nimbus as ``host:port``; empty where there is none yet."""
+        return f"{HOST}:{self.ports.nimbus}" if self.ports else ""
+
+
+# --- A real Storm for one machine: ZooKeeper, nimbus and a supervisor, of the jars on Maven Central ---
 
 START_S_MAX = 120.0  # A start takes about 8 s, and several times that on a busy machine
 
@@ -82,7 +250,7 @@ class StormNode(LocalService):
 
     # --- what there is ---
 
-    def status(self) -> Status:
+    def status(self) -> NodeStatus:
         """Return the state of the node, whichever process started it.
 
         It asks ZooKeeper, and nimbus two questions: 2 s each at most. A supervisor answers no questions.
@@ -94,14 +262,14 @@ class StormNode(LocalService):
             state = "busy"
         elif not alive and not (daemons and daemons.has_survivors):
             state, daemons = "stopped", None
-        elif len(alive) < len(launch.MAINS):
+        elif len(alive) < len(MAINS):
             state = "broken"
         else:
-            trouble = readiness.trouble(ports, self.directory, STATUS_S_MAX)
+            trouble = trouble_of(ports, self.directory, STATUS_S_MAX)
             state = "silent" if trouble else "running"
-        return Status(state, self.directory, ports, daemons, trouble)
+        return NodeStatus(state, self.directory, ports, daemons, trouble)
 
-    def steady_status(self) -> Status:
+    def steady_status(self) -> NodeStatus:
         """Return the status; of a node that is silent or busy for some seconds, the one after that."""
         began = self._clock.monotonic()
         while (status := self.status()).state in ("silent", "busy"):
@@ -143,7 +311,7 @@ class StormNode(LocalService):
             MissingExtraError: no Java, nothing to fetch the jars with, or no ``streamparse_run`` for the workers.
         """
         library, java = jars.resolve("storm", progress)[0].parent, jars.java()
-        environment = launch.environment(self.project, java)
+        environment = daemon_environment(self.project, java)
         with self._locked(), waiting(lambda: f"waiting for {self._awaited}", progress):
             if self._is_whole():
                 ports = node_files.read_ports(self.directory)
@@ -168,7 +336,7 @@ class StormNode(LocalService):
     def _start(self, library: Path, java: Path, environment: dict[str, str]) -> None:
         for attempt in range(ATTEMPTS_MAX):
             ports = Ports.choose(node_files.read_ports(self.directory), self.port)
-            if self.port is not None and not node_files.is_free(self.port):
+            if self.port is not None and not is_free(self.port):
                 raise self._port_in_use(self.port)
             try:
                 self._start_at(ports, library, java, environment)
@@ -183,14 +351,14 @@ class StormNode(LocalService):
         node_files.write_home(self.directory, ports, library, self._settings)
         node_files.write(self.directory, ports)
         self._launch("zookeeper", java, library, environment)
-        self._await("zookeeper", lambda: readiness.zookeeper_answers(ports, self.directory))
+        self._await("zookeeper", lambda: zookeeper_answers(ports, self.directory))
         self._launch("nimbus", java, library, environment)
         self._launch("supervisor", java, library, environment)
-        self._await("nimbus", lambda: readiness.nimbus_answers(ports, self.directory))
-        self._await("supervisor", lambda: readiness.is_complete(ports))
+        self._await("nimbus", lambda: nimbus_answers(ports, self.directory))
+        self._await("supervisor", lambda: is_complete(ports))
 
     def _launch(self, name: str, java: Path, library: Path, environment: dict[str, str]) -> None:
-        child = launch.start(name, self.directory, java, library, environment)
+        child = start_daemon(name, self.directory, java, library, environment)
         self._children[name] = child
         known = node_files.read_daemons(self.directory)
         started = {**(known.processes if known else {}), name: Process.of(child.pid)}
@@ -246,12 +414,12 @@ class StormNode(LocalService):
 
     def _is_whole(self) -> bool:
         daemons = node_files.read_daemons(self.directory)
-        return daemons is not None and len(daemons.alive) == len(launch.MAINS)
+        return daemons is not None and len(daemons.alive) == len(MAINS)
 
     def _ports_if_running(self) -> Ports | None:
         ports = node_files.read_ports(self.directory)
         is_known = ports is not None and self._is_whole()
-        return ports if is_known and ports and readiness.nimbus_answers(ports, self.directory) else None
+        return ports if is_known and ports and nimbus_answers(ports, self.directory) else None
 
     def _kill_topologies(self, ports: Ports, wait_s: int, on_kill: Callable[[list[str]], None]) -> None:
         """Kill all topologies and wait until nimbus has forgotten them; a nimbus that fails at it is stopped anyway."""

@@ -22,9 +22,8 @@ from typing import Any
 
 from downspout.errors import DownspoutError, MissingExtraError, StormError
 from downspout.storm import nimbus
-from downspout.storm.node import StormNode, default_directory
+from downspout.storm.node import NodeStatus, StormNode, default_directory
 from downspout.storm.node_files import OURS
-from downspout.storm.status import Status
 from downspout.system import files
 
 ON_A_CLUSTER = frozenset({"submit", "kill", "list"})
@@ -60,7 +59,7 @@ def check(arguments: Sequence[str]) -> None:
     _check_topology(command, arguments, node.address)
 
 
-def _check_running(node: StormNode, status: Status, arguments: Sequence[str]) -> None:
+def _check_running(node: StormNode, status: NodeStatus, arguments: Sequence[str]) -> None:
     if status.state != "running" and (status := node.steady_status()).state != "running":
         raise StormError(
             f"Storm is {status.condition} ({node.directory}), so `sparse {arguments[0]}` cannot reach a nimbus",
@@ -131,7 +130,7 @@ def _for_our_node(env: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def raise_if_moved(status: Status, address: str) -> None:
+def raise_if_moved(status: NodeStatus, address: str) -> None:
     """Raise if the shell is older than the node's port; an address elsewhere is the user's own."""
     if status.state == "running" and address.startswith("127.0.0.1:"):
         raise StormError(

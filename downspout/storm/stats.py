@@ -26,7 +26,7 @@ from downspout.settings.table import parse_scope
 from downspout.spout.settings import dead_letter_topic, reading
 from downspout.spout.starts import partitions_of, topics_of
 from downspout.storm import nimbus
-from downspout.storm.traceback import python_part, without_frames
+from downspout.storm.node_logs import python_part, without_frames
 from downspout.system import files
 
 ALL_TIME = ":all-time"

@@ -1,7 +1,7 @@
 """``--ui``: a web page about a run that is under way, and the JSON API that it reads.
 
 The run's own thread does one thing more: once a second, when it is asked, it takes the metrics that the live view takes
-(:mod:`downspout.run.snapshots`). A second thread does the rest (:mod:`downspout.web.page`): it remembers them
+(:mod:`downspout.run.run_snapshots`). A second thread does the rest (:mod:`downspout.web.page`): it remembers them
 (:mod:`downspout.web.history`), makes JSON of them (:mod:`downspout.web.state`), and answers. It can change nothing.
 """
 

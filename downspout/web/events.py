@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from downspout.formatting import counted
-from downspout.run.metrics import RunMetrics
+from downspout.run.run_snapshots import RunMetrics
 
 EVENTS_MAX = 200
 TOGETHER_S = 30.0  # Events of one kind and component within so long are one, whose count grows

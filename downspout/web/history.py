@@ -15,7 +15,7 @@ from dataclasses import dataclass, fields
 from downspout.engine.acker import bucket_quantile_ms
 from downspout.engine.result import Counts
 from downspout.metrics import METRICS
-from downspout.run.metrics import RunMetrics
+from downspout.run.run_snapshots import RunMetrics
 from downspout.web.events import Events
 
 WINDOWS: Mapping[str, float | None] = {"1m": 60.0, "10m": 600.0, "all": None}

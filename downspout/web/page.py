@@ -1,7 +1,7 @@
 """The page's side: it takes snapshots, remembers them, and answers GET requests, in one thread.
 
-It asks a run in this process for its metrics once a second (:mod:`downspout.run.snapshots`), and reads nothing else of
-it. While one call keeps the loop there is no answer; then the watchdog says which. A query on Spark is
+It asks a run in this process for its metrics once a second (:mod:`downspout.run.run_snapshots`), and reads nothing
+else of it. While one call keeps the loop there is no answer; then the watchdog says which. A query on Spark is
 asked in the same way, by what implements :class:`Asked`.
 """
 
@@ -29,7 +29,7 @@ from downspout.export.beside import groups_of
 from downspout.export.health import Health
 from downspout.export.server import Server, health_routes, metrics_route
 from downspout.outages import OUTAGES
-from downspout.run.snapshots import Snapshot, Snapshots
+from downspout.run.run_snapshots import Snapshot, Snapshots
 from downspout.run.watchdog import Watchdog
 from downspout.web.history import History
 from downspout.web.processes import Processes

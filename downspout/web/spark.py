@@ -13,15 +13,14 @@ from typing import TYPE_CHECKING, Any
 from downspout.engine.graph import Component, Graph
 from downspout.engine.loop import Bounds
 from downspout.engine.settings import Settings
-from downspout.run.metrics import RunMetrics
-from downspout.run.snapshots import Snapshot
+from downspout.run.run_snapshots import RunMetrics, Snapshot
 from downspout.web.history import History, Window
 from downspout.web.page import Page
 from downspout.web.processes import Processes
 from downspout.web.state import State
 
 if TYPE_CHECKING:
-    from downspout.spark.topology.driver.looks import Look, Looks
+    from downspout.spark.topology.query import QuerySnapshot, QuerySnapshots
 
 POINT_S = 60.0  # A batch may take as long
 UNKNOWN = ("position", "done", "in_flight", "failed", "blocks", "owner")
@@ -38,10 +37,10 @@ NOTES = {
 class SparkMetrics(RunMetrics):
     """A run on Spark as of one moment."""
 
-    look: Look | None = None
+    look: QuerySnapshot | None = None
 
 
-def metrics_of(name: str, look: Look) -> SparkMetrics:
+def metrics_of(name: str, look: QuerySnapshot) -> SparkMetrics:
     """Return a look at a query as a run's metrics."""
     nothing = dict.fromkeys(UNKNOWN)
     partitions = {
@@ -100,7 +99,7 @@ class Looking:
 
     def __init__(self, name: str) -> None:
         self._name = name
-        self.looks: Looks | None = None
+        self.looks: QuerySnapshots | None = None
 
     def latest(self, wait_s: float) -> Snapshot | None:
         """Look; None before the query has begun."""
@@ -118,6 +117,6 @@ class SparkPage(Page):
         self._looking = Looking(graph.name)
         super().__init__(SparkState(graph, settings), self._looking, address)
 
-    def watch(self, looks: Looks) -> None:
+    def watch(self, looks: QuerySnapshots) -> None:
         """Learn from this query."""
         self._looking.looks = looks

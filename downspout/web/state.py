@@ -14,9 +14,9 @@ from downspout.engine.graph import Component, Graph, Input
 from downspout.engine.result import Counts
 from downspout.engine.settings import Settings
 from downspout.protocols import scopes_of
-from downspout.run.check import values_of
-from downspout.run.live import REASONS
-from downspout.run.metrics import RunMetrics
+from downspout.run.live_view import REASONS
+from downspout.run.run_snapshots import RunMetrics
+from downspout.run.topology_check import values_of
 from downspout.settings.secrets import HIDDEN, is_secret
 from downspout.spout.observe import total_of, totals_by_topic
 from downspout.web.history import COUNTED, RUN, WINDOWS, History, Point, Window

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bolts.aggregate import AggregateBolt
-from downspout.audit import AuditReport, Window, visible_files
+from downspout.audit import AuditReport, AuditWindow, visible_files
 from downspout.audit.audit import audit
 from downspout.cli import main
 from downspout.dead_letters import DeadLetters
@@ -243,7 +243,7 @@ def test_offsets_below_the_log_are_lost_unless_covered(tmp_path: Path, kafka: Ka
     kafka.delete_records(TOPIC, 0, 4)
     report = audit(tmp_path, cluster=kafka)
     assert (report.exit_code, kinds(report)) == (10, {"lost": [(3, 4)], "missing": [(4, 5)]})
-    assert audit(tmp_path, cluster=kafka, windows={None: Window(0, 4)}).exit_code == 12
+    assert audit(tmp_path, cluster=kafka, windows={None: AuditWindow(0, 4)}).exit_code == 12
 
 
 def test_dead_letters_explain_absent_rows(tmp_path: Path, kafka: Kafka) -> None:
@@ -308,9 +308,9 @@ def test_rows_of_an_earlier_topic_are_kept_apart(tmp_path: Path, kafka: Kafka) -
 def test_only_the_window_is_audited(tmp_path: Path, kafka: Kafka) -> None:
     """Offsets outside the window are not looked at, whatever is wrong there."""
     put(tmp_path, kafka, [2, 3, 4, 5])
-    assert audit(tmp_path, cluster=kafka, windows={0: Window(2, 6)}).exit_code == 0
-    assert audit(tmp_path, cluster=kafka, windows={0: Window(1, 6)}).exit_code == 10
-    assert kinds(audit(tmp_path, cluster=kafka, windows={None: Window(5, None)})) == {"missing": [(6, 10)]}
+    assert audit(tmp_path, cluster=kafka, windows={0: AuditWindow(2, 6)}).exit_code == 0
+    assert audit(tmp_path, cluster=kafka, windows={0: AuditWindow(1, 6)}).exit_code == 10
+    assert kinds(audit(tmp_path, cluster=kafka, windows={None: AuditWindow(5, None)})) == {"missing": [(6, 10)]}
 
 
 def test_without_kafka_files_are_compared_with_the_log(tmp_path: Path, kafka: Kafka) -> None:

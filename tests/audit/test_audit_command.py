@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from downspout.audit import Window
+from downspout.audit import AuditWindow
 from downspout.cli import audit as command
 from downspout.cli import main
 from downspout.engine.load import load
@@ -178,7 +178,7 @@ def test_a_directory_that_is_not_there_is_said_before_kafka_is_asked(
 
 def test_windows_by_partition() -> None:
     windows = command.parse_windows("5,1:7", "2:9")
-    assert windows == {None: Window(5, None), 1: Window(7, None), 2: Window(5, 9)}
+    assert windows == {None: AuditWindow(5, None), 1: AuditWindow(7, None), 2: AuditWindow(5, 9)}
 
 
 FAILING = """

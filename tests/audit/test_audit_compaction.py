@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from bolts.aggregate import AggregateBolt
-from downspout.audit import AuditReport, files
+from downspout.audit import AuditReport
+from downspout.audit import output_files as files
 from downspout.audit.audit import audit
 from downspout.errors import SinkError
 from downspout.sink import CommitLog, Layout

@@ -12,7 +12,8 @@ import pyarrow.parquet as pq
 import pytest
 from kafka.structs import OffsetAndMetadata
 
-from downspout.audit import AuditReport, Window, files
+from downspout.audit import AuditReport, AuditWindow
+from downspout.audit import output_files as files
 from downspout.audit.audit import audit
 from downspout.dead_letters import DeadLetters
 from downspout.errors import BrokerError, SinkError
@@ -132,7 +133,7 @@ def test_a_group_ends_the_audit_at_its_commit(tmp_path: Path, kafka: Kafka) -> N
     assert (report.exit_code, kinds(report)) == (0, {})
     consumer.commit({PARTITION: OffsetAndMetadata(6, "", -1)})
     assert kinds(audit(tmp_path, cluster=kafka, group="g")) == {"missing": [(3, 4), (5, 6)]}
-    assert kinds(audit(tmp_path, cluster=kafka, group="g", windows={0: Window(0, 5)})) == {"missing": [(3, 4)]}
+    assert kinds(audit(tmp_path, cluster=kafka, group="g", windows={0: AuditWindow(0, 5)})) == {"missing": [(3, 4)]}
     assert kinds(audit(tmp_path, cluster=kafka)) == {"missing": [(3, 4), (5, 7), (8, 10)]}
 
 
@@ -174,9 +175,9 @@ def test_duplicates_name_their_files(tmp_path: Path, kafka: Kafka) -> None:
 def test_duplicates_outside_the_window_do_not_count(tmp_path: Path, kafka: Kafka) -> None:
     """Further rows are counted only where their offset is audited."""
     put(tmp_path, kafka.topic_id(TOPIC), [0, 0, 0, 1, 2, 3, 4, 4])
-    report = audit(tmp_path, cluster=kafka, windows={None: Window(1, 5)})
+    report = audit(tmp_path, cluster=kafka, windows={None: AuditWindow(1, 5)})
     assert (report.partitions[0].rows, report.partitions[0].rows_of) == (5, {"duplicate": 1})
-    assert audit(tmp_path, cluster=kafka, windows={None: Window(1, 4)}).exit_code == 0
+    assert audit(tmp_path, cluster=kafka, windows={None: AuditWindow(1, 4)}).exit_code == 0
 
 
 def test_a_row_with_and_one_without_the_topics_id_are_two(tmp_path: Path, kafka: Kafka) -> None:

@@ -86,7 +86,7 @@ def test_what_bolts_print_is_no_part_of_the_report(project: FakeKafka, capfd: py
 @pytest.mark.sweep
 def test_many_records_that_kill_end_the_audit(project: FakeKafka, monkeypatch: pytest.MonkeyPatch) -> None:
     """An audit that would start processes for hours is given up, and names some of the records."""
-    monkeypatch.setattr("downspout.audit.apart.KILLERS_MAX", 1)
+    monkeypatch.setattr("downspout.audit.replays.KILLERS_MAX", 1)
     Path("killing_topology.py").write_text(KILLING, encoding="utf-8")
     project.create_topic("killing")
     for number in range(4):
@@ -109,7 +109,7 @@ HANGING = """class Hanging(SplitBolt):
 class Words"""
 APART = """
 from pathlib import Path
-from downspout.audit.apart import ReplayApart
+from downspout.audit.replays import ReplayApart
 from downspout.dead_letters.replayed import PlainRecord
 from downspout.testing.given_records import run_on_records
 if __name__ == "__main__":

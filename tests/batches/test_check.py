@@ -9,7 +9,7 @@ from bolts.kafka import KafkaBolt
 from bolts.state import StateBolt
 from downspout.engine import from_class
 from downspout.errors import ConfigError, TopologyError
-from downspout.run import check, sharing
+from downspout.run import topology_check as check
 from downspout.testing import FakeKafka, MemoryBatches, run_topology
 from spouts.batches import KafkaBatches
 from tests.batches.counting import Split
@@ -146,7 +146,7 @@ def test_several_processes_are_refused() -> None:
         split = Split.spec(inputs=[lines])
 
     with pytest.raises(TopologyError, match=r"run.workers = 2: coordinator"):
-        sharing.refuse_spouts(from_class(Counted, "counted"), 2)
+        check.refuse_spouts(from_class(Counted, "counted"), 2)
 
 
 def test_a_dead_letter_topic_of_batches_is_refused() -> None:

@@ -8,7 +8,7 @@ import sys
 import pytest
 from kafka import errors
 
-from downspout.cli.logs import WHILE_S, OnceInAWhile, OneLine
+from downspout.cli.terminal import WHILE_S, OnceInAWhile, OneLine
 from downspout.kafka import log_filters
 from downspout.testing import VirtualClock
 

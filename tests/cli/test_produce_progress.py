@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from downspout.cli.kafka_produce import Pace, Progress
+from downspout.cli.kafka_produce import Pace, ProduceProgress
 from downspout.producing.lines import LongLineError, split_lines
 from downspout.testing import VirtualClock
 
@@ -15,7 +15,7 @@ def counts(sent: int, **more: int) -> SimpleNamespace:
     return SimpleNamespace(**{"sent": sent, "unknown": 0, "refused": 0, "in_flight": 0, "bytes": 2 * sent, **more})
 
 
-def show(progress: Progress, clock: VirtualClock, seconds: float, sending: SimpleNamespace) -> None:
+def show(progress: ProduceProgress, clock: VirtualClock, seconds: float, sending: SimpleNamespace) -> None:
     """Let time pass, and the command show how far it is."""
     clock.sleep(seconds)
     for _ in range(16):
@@ -29,7 +29,7 @@ def test_progress_is_one_line_on_a_terminal_and_rare_elsewhere(
     """A terminal's line is written over each second, and gone in the end; a log gets lines after 1, 2 and 4 s."""
     monkeypatch.setattr("sys.stderr.isatty", lambda: is_terminal)
     clock = VirtualClock()
-    progress = Progress(clock, wanted=True)
+    progress = ProduceProgress(clock, wanted=True)
     for second in range(1, 8):
         show(progress, clock, 1.0, counts(1000 * second, in_flight=5, refused=1))
     progress.end()
@@ -47,7 +47,7 @@ def test_progress_is_one_line_on_a_terminal_and_rare_elsewhere(
 def test_nothing_new_is_not_said_again(capsys: pytest.CaptureFixture[str]) -> None:
     """While a log waits for lines that do not come, nothing is added to it; nor where lines are typed."""
     clock = VirtualClock()
-    progress, silent = Progress(clock, wanted=True), Progress(clock, wanted=False)
+    progress, silent = ProduceProgress(clock, wanted=True), ProduceProgress(clock, wanted=False)
     for _ in range(5):
         show(progress, clock, 10.0, counts(7))
         show(silent, clock, 10.0, counts(7))

@@ -7,9 +7,8 @@ from pathlib import Path
 import pytest
 
 from downspout.compare import freeze
-from downspout.compare.job import Job
-from downspout.compare.storm import isolated, storm_settings
-from downspout.compare.topics import WrittenTopic
+from downspout.compare.engines import isolated, storm_settings
+from downspout.compare.outputs import Job, WrittenTopic
 from downspout.engine import resolve
 from downspout.engine.load import load
 from downspout.errors import BrokerError, ConfigError

@@ -11,8 +11,8 @@ import pyarrow as pa
 import pytest
 
 from downspout.compare import compare
+from downspout.compare.comparison import EngineRun, Report, Table
 from downspout.compare.engines import Spark
-from downspout.compare.report import EngineRun, Report, Table
 from downspout.kafka import TopicPartition
 
 RANGES = {TopicPartition("orders", 0): (5, 1_005), TopicPartition("orders", 1): (0, 234)}

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from downspout.compare import Sink
-from downspout.compare.tables import ROUNDING, rounded_alike
+from downspout.compare.outputs import ROUNDING, rounded_alike
 from downspout.engine import Component
 from downspout.settings import component_config, parse_scope
 from downspout.sink import ORIGIN_SCHEMA, Columns

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from downspout.audit import files
+from downspout.audit import output_files as files
 from downspout.audit.audit import audit
 from downspout.testing import Killed
 from tests.disks import SimulatedDisk

@@ -20,7 +20,7 @@ import streamparse
 
 import downspout
 from downspout.errors import ConfigError, TopologyError
-from downspout.run import live
+from downspout.run import live_view as live
 from tests.export.test_run_metrics import served_at
 from tests.waiting import eventually
 
@@ -110,9 +110,9 @@ def test_a_class_is_run_and_its_report_is_the_summary() -> None:
 
 def test_the_package_can_be_called_too() -> None:
     """When `downspout.run` has been imported as a package, a call of it does the same."""
-    import downspout.run.live
+    import downspout.run.live_view
 
-    assert downspout.run.live is live
+    assert downspout.run.live_view is live
     assert downspout.run(Count, until="end", quiet=True).result.completed == 10
 
 

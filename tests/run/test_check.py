@@ -10,7 +10,9 @@ from bolts.parquet import ParquetBolt
 from bolts.parse import JsonParseBolt
 from downspout.engine import Component, Graph, Input, OutputStream, RunResult, from_class
 from downspout.errors import ConfigError, TopologyError
-from downspout.run import check, live, runner
+from downspout.run import live_view as live
+from downspout.run import runner
+from downspout.run import topology_check as check
 from spouts.kafka import KafkaSpout
 
 

@@ -11,10 +11,10 @@ from dataclasses import replace
 import pytest
 from rich.console import Console
 
-from downspout.cli.logs import StderrHandler
+from downspout.cli.terminal import StderrHandler
 from downspout.engine import Bounds, Counts, RunResult
 from downspout.run import RunMetrics
-from downspout.run.live import PARTITIONS_SHOWN, LinesView, Rates, behind_lines, partition_rows
+from downspout.run.live_view import PARTITIONS_SHOWN, LinesView, Rates, behind_lines, partition_rows
 from downspout.run.table_view import TableView
 
 

@@ -20,7 +20,7 @@ from downspout.clock import SYSTEM_CLOCK
 from downspout.engine import Bounds, Engine, from_class
 from downspout.errors import ConfigError
 from downspout.kafka import TopicPartition
-from downspout.run import live
+from downspout.run import live_view as live
 from downspout.run.table_view import TableView
 from downspout.testing import FakeKafka, VirtualClock
 from tests.spout.reasons import OTHERS_NEED_IT

@@ -8,14 +8,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from downspout.errors import ConfigError
-from downspout.scaffold.infer import Inferred, as_paths, infer, said
-from downspout.scaffold.sample import Sample
+from downspout.scaffold.infer import Inferred, RecordSample, as_paths, infer, said
 from tests.sampling import examples
 
 
 def of(*objects: dict[str, Any]) -> Inferred:
     lines = [json.dumps(each, ensure_ascii=False).encode() for each in objects]
-    return infer(Sample(lines, list(range(1, len(lines) + 1)), list(objects), is_whole=True))
+    return infer(RecordSample(lines, list(range(1, len(lines) + 1)), list(objects), is_whole=True))
 
 
 def values(*found: Any) -> Inferred:

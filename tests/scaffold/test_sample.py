@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from downspout.errors import ConfigError
-from downspout.scaffold import sample
-from downspout.scaffold.sample import read_sample
+from downspout.scaffold import infer as sample
+from downspout.scaffold.infer import read_sample
 
 
 @pytest.mark.parametrize(

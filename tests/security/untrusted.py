@@ -29,7 +29,7 @@ from downspout.ledger import Isolation, Origin, author_for_another_topic, decode
 from downspout.sink import COMPACT, FENCE, REBUILD, Coverage, DataFile, Entry, History, Stream, to_document
 from downspout.sink.log.entry import from_document
 from downspout.spark import from_json, parse_options
-from downspout.spark.source.skips import parse_skips
+from downspout.spark.source_offsets import parse_skips
 
 BASE = 1000
 

@@ -14,7 +14,8 @@ from bolts.parquet import ParquetBolt
 from bolts.parse import JsonParseBolt
 from downspout.engine import Graph, from_class
 from downspout.errors import SinkError
-from downspout.run import check, runner
+from downspout.run import runner
+from downspout.run import topology_check as check
 from downspout.testing import FakeKafka, VirtualClock
 from spouts.kafka import KafkaSpout
 

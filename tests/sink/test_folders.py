@@ -16,7 +16,8 @@ from downspout.audit.audit import audit
 from downspout.cli import main
 from downspout.engine.load import load
 from downspout.errors import ConfigError
-from downspout.run import check, runner
+from downspout.run import runner
+from downspout.run import topology_check as check
 from downspout.settings import SETTINGS, folders
 from downspout.settings.folders import local_path
 from downspout.sink import read_entries, read_table, take_snapshot
@@ -84,17 +85,17 @@ def test_what_all_components_share_is_said_of_none_of_them(monkeypatch: pytest.M
 
 
 def _on_spark(url: str) -> object:
-    driver = importlib.import_module("downspout.spark.topology.driver.run")
+    driver = importlib.import_module("downspout.spark.topology.driver")
     return driver.run(load("lines.py"), overrides=[f"parquet.directory={url}"])
 
 
 def _on_spark_at(url: str) -> object:
-    driver = importlib.import_module("downspout.spark.topology.driver.run")
+    driver = importlib.import_module("downspout.spark.topology.driver")
     return driver.run(load("lines.py"), checkpoint=Path(url))
 
 
 def _job_of_spark(url: str) -> object:
-    return importlib.import_module("downspout.spark.output").parquet_stream(None, url)
+    return importlib.import_module("downspout.spark.parquet_output").parquet_stream(None, url)
 
 
 STARTS: dict[str, Callable[[str], object]] = {

@@ -19,7 +19,7 @@ from downspout.audit import AuditReport, visible_files
 from downspout.audit.audit import audit
 from downspout.engine import from_class
 from downspout.errors import SinkError
-from downspout.run import check
+from downspout.run import topology_check as check
 from downspout.sink import CommitLog, Compactor, Disk, is_visible, recovery
 from spouts.kafka import KafkaSpout
 from tests.sink.support import write_rows

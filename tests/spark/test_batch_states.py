@@ -10,7 +10,7 @@ import pytest
 
 from downspout.batches import read_state
 from downspout.errors import ConfigError
-from downspout.spark.states import state_writer
+from downspout.spark.state_writer import state_writer
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -15,7 +15,7 @@ import pytest
 from demos.flights_data import PARTITIONS, Flights, load_flights, publish
 from downspout.broker import EmbeddedKafka
 from downspout.compare import Sink, compare
-from downspout.compare.tables import columns_wrong
+from downspout.compare.outputs import columns_wrong
 from downspout.engine import RunResult, resolve
 from downspout.engine.load import load
 from downspout.engine.settings import reads

@@ -11,7 +11,7 @@ import pytest
 
 from downspout.errors import DownspoutError, SinkError
 from downspout.spark import parquet_stream, read_sink, sink_schema, stream_sink
-from downspout.spark.output import check_output, committed_files
+from downspout.spark.parquet_output import check_output, committed_files
 from tests.spark.pipelines_support import Words, drain, rows_in
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ import pytest
 from downspout.errors import ConfigError
 from downspout.spark import LateRows, parquet_stream, read_sink, stream_sink, watermark_of
 from downspout.spark.event_time import event_time
-from downspout.spark.listening import wait_until_stopped
+from downspout.spark.query_progress import wait_until_stopped
 from tests.spark.pipelines_support import SINK, START, Words, drain, rows_in
 
 if TYPE_CHECKING:

@@ -20,7 +20,7 @@ from demos import flight_windows as job
 from demos.flights_data import Flights, load_flights, publish
 from downspout.errors import SinkError
 from downspout.spark import LateRows, read_sink, watermark_of
-from downspout.spark.output import files_in
+from downspout.spark.parquet_output import files_in
 from downspout.testing import FakeKafka
 from tests.sampling import WHOLE
 from tests.topologies.slices import run_flight_delays

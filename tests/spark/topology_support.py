@@ -24,18 +24,18 @@ from downspout.engine import Graph, configurations, from_class, resolve
 from downspout.spark import (
     CommittedBatch,
     EndPartition,
+    KafkaStreamReader,
     OffsetRange,
-    Plan,
     RangePartition,
-    StreamReader,
+    StagePlan,
+    data_source,
     parse_options,
     plan,
     source_options,
 )
-from downspout.spark.source import fetch
-from downspout.spark.topology.driver.batches import Batches, RecomputeError
-from downspout.spark.topology.rows import ARROW
-from downspout.spark.topology.stages.operators import FirstStage, PickledPlan, StatefulStage
+from downspout.spark.topology.batch_commit import BatchCommitter, RecomputeError
+from downspout.spark.topology.operators import FirstStage, PickledPlan, StatefulStage
+from downspout.spark.topology.stage_rows import ARROW
 from downspout.testing import FakeKafka
 from tests.sink.support import rows_of
 from tests.spark import topology_bolts as b
@@ -140,7 +140,7 @@ class InProcess:
         options = {"kafka.bootstrap": kafka.bootstrap, **quick, **(config or {})}
         confs = configurations(graph, resolve(graph, options=options, environ={}, file=Path("/nonexistent")))
         self.kafka, self.graph, self.confs = kafka, graph, confs
-        self.plan: Plan = plan(graph, confs)
+        self.plan: StagePlan = plan(graph, confs)
         self.groups = dict.fromkeys(self.plan.spouts, graph.name)
         self.store, self.done = Store(), []
         self.number, self._read = 0, defaultdict[tuple[str, int], int](int)
@@ -153,7 +153,9 @@ class InProcess:
     def start(self) -> None:
         """Start the driver, or start it again after a crash."""
         committed: list[CommittedBatch] = self.done
-        self.batches = Batches(self.plan, "query", self.groups, committed.append, checkpoint=Path(self.folder.name))
+        self.batches = BatchCommitter(
+            self.plan, "query", self.groups, committed.append, checkpoint=Path(self.folder.name)
+        )
         self.batches.open()
 
     def run(self, records_max: int | None = None, *, at_end: bool = False) -> None:
@@ -267,10 +269,10 @@ def frame_rows(frame: pd.DataFrame) -> list[tuple[str, str, int, bytes]]:
 def columns_of(query: InProcess, spout: str, piece: InputPartition) -> Iterator[pa.RecordBatch]:
     """Yield what the source gives of a range of offsets, or at the end of a run, with the spout that it is for."""
     given = source_options(query.confs[spout], query.groups[spout], bounded=False, records_max=None)
-    for batch in StreamReader(parse_options(given, streaming=True)).read(piece):
+    for batch in KafkaStreamReader(parse_options(given, streaming=True)).read(piece):
         named = batch.append_column("spout", pa.array([spout] * batch.num_rows))
         yield from (named.slice(n, query.batch_rows) for n in range(0, named.num_rows, query.batch_rows))
-    fetch.idle.clear()  # another Kafka of the same name may come
+    data_source.idle.clear()  # another Kafka of the same name may come
 
 
 def send(kafka: FakeKafka, *values: str | None) -> None:

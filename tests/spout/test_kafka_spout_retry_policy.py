@@ -9,7 +9,7 @@ import pytest
 from downspout.errors import ConfigError
 from downspout.ledger.retry_schedule import FOR_EVER
 from downspout.settings import parse_scope
-from downspout.spark.topology.stages.spout_settings import SpoutSettings
+from downspout.spark.topology.record_input import SpoutSettings
 from tests.spout.spout_driver import Driver, Kafka
 
 HERE = "tests.spout.test_kafka_spout_retry_policy"

@@ -23,7 +23,7 @@ from downspout.audit.audit import audit
 from downspout.broker import EmbeddedKafka
 from downspout.errors import BrokerError, StormError
 from downspout.kafka import KafkaCluster, TopicPartition, answer_of
-from downspout.storm import StormNode, TopologyStats, groups, nimbus, programs, show, stats
+from downspout.storm import StormNode, TopologyStats, groups, nimbus, program, show, stats
 from downspout.storm.node_files import read_daemons
 
 Answer = TypeVar("Answer")
@@ -79,7 +79,7 @@ class Place:
     def environment(self) -> dict[str, str]:
         environ = {**os.environ, "DOWNSPOUT_HOME": str(self.home)}
         environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(ROOT), environ.get("PYTHONPATH")]))
-        return {**environ, **programs.environment(self.node, environ), "DOWNSPOUT_HOME": str(self.home)}
+        return {**environ, **program.environment(self.node, environ), "DOWNSPOUT_HOME": str(self.home)}
 
     @contextmanager
     def inside(self) -> Iterator[None]:

@@ -17,8 +17,8 @@ import pytest
 from downspout.cli import main
 from downspout.errors import MissingExtraError, StormError
 from downspout.storm import HOST, Daemons, StormNode, groups, node_files
+from downspout.storm.node import NodeStatus
 from downspout.storm.node_files import Ports
-from downspout.storm.status import Status
 from downspout.system import FileLock, Process, jars, java
 from downspout.wire import KRYO_CLASSES
 from tests.storm.support import BUSY_S_MAX, Place
@@ -52,7 +52,7 @@ def test_a_node_survives_the_death_of_a_part_at_the_next_start(tmp_path: Path) -
     assert not node.stop()
 
 
-def status_of(node: StormNode) -> Status:
+def status_of(node: StormNode) -> NodeStatus:
     """Return the status of a node; one whose nimbus has no time to answer for two seconds, `silent`, is asked again."""
     return eventually(lambda: found if (found := node.status()).state != "silent" else None, BUSY_S_MAX, every_s=0.5)
 

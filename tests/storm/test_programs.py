@@ -14,8 +14,8 @@ import pytest
 from downspout.errors import ConfigError, StormError
 from downspout.settings import folders, with_secrets
 from downspout.sink.sink_bolt import directory_of
-from downspout.storm import StormNode, lein, local, nimbus, program, project_clj, sparse, traceback
-from downspout.storm.programs import environment
+from downspout.storm import StormNode, lein, local, nimbus, node_logs, program, sparse
+from downspout.storm.program import environment
 from downspout.system import jars
 
 QUICKSTART = """\
@@ -101,14 +101,14 @@ def test_other_tasks_and_missing_projects_are_errors(
 
 def test_a_project_file_is_read_through_comments_and_options() -> None:
     """Comments, exclusions and unusual spacing do not hide a dependency or invent one."""
-    found = project_clj.parse(QUICKSTART)
+    found = lein.parse_project(QUICKSTART)
     assert found.target == "_build"
     assert found.dependencies == {
         "org.apache.storm/storm-core": "1.1.0",
         "org.apache.storm/flux-core": "1.1.0",
         "org.example/other": "2.0",
     }
-    assert project_clj.parse('(defproject a/b "1" :dependencies [])').name == "b"
+    assert lein.parse_project('(defproject a/b "1" :dependencies [])').name == "b"
 
 
 def test_a_local_run_is_told_from_a_submit(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -208,11 +208,11 @@ def test_the_python_traceback_is_found_among_javas() -> None:
         'Traceback (most recent call last):\n  File "b.py", line 2, in <module>\nModuleNotFoundError: No module\n'
         "\tat org.apache.storm.utils.ShellProcess.launch(ShellProcess.java:94)\n"
     )
-    found = traceback.python_part(java)
+    found = node_logs.python_part(java)
     assert found.startswith("Traceback")
     assert "KeyError: 1" in found
     assert found.endswith("ModuleNotFoundError: No module")
-    assert traceback.python_part("nothing of the kind") == ""
+    assert node_logs.python_part("nothing of the kind") == ""
 
 
 def test_secrets_are_looked_up_where_the_component_runs(tmp_path: Path) -> None:

@@ -249,7 +249,7 @@ def test_requests_that_do_not_end_keep_nobody_out(busy: Running, monkeypatch: py
 
 
 def test_a_run_without_ui_imports_nothing_of_it() -> None:
-    code = "import sys, downspout.cli.run, downspout.run.runner, downspout.run.workers.supervise\nprint(*sys.modules)"
+    code = "import sys, downspout.cli.run, downspout.run.runner, downspout.run.start_workers\nprint(*sys.modules)"
     done = cli(code, program=PYTHON_CODE, ends_s=120)
     assert not {"downspout.web", "starlette", "uvicorn", "psutil"} & set(done.stdout.split())
 

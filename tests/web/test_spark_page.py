@@ -13,7 +13,7 @@ from playwright.sync_api import Page, expect
 
 from downspout.engine import Counts, from_class, resolve
 from downspout.spark import CommittedBatch, to_json
-from downspout.spark.topology.driver.looks import Look, partitions_of
+from downspout.spark.topology.query import QuerySnapshot, partitions_of
 from downspout.web import serving
 from downspout.web.spark import SparkPage
 from tests.web.running import TOPIC, Running, Shop, result
@@ -30,18 +30,18 @@ def progress(*offsets: tuple[int, int]) -> dict[str, Any]:
     return {"sources": [{"description": "PythonMicroBatchStream", "endOffset": ends, "latestOffset": latest}]}
 
 
-def look(at_s: float, done: int, **other: Any) -> Look:
+def look(at_s: float, done: int, **other: Any) -> QuerySnapshot:
     """Return a look at a query that has done so many records, in two batches."""
     made = result(at_s, done, reports={"reader": {"dead_lettered": 1}, "check": REPORTED})
     made = replace(made, components={**made.components, "count": Counts(executed=done, acked=done)})
     batches = [CommittedBatch(1, done - 50, 2.0, 1, 2_000), CommittedBatch(0, 50, 4.0, 0, 1_000)]
     partitions = partitions_of(progress((40, 45), (done - 40, done)), lambda topic: "reader")
-    return Look(made, batches, 3, 2, False, partitions)
+    return QuerySnapshot(made, batches, 3, 2, False, partitions)
 
 
 class Query:
     def __init__(self) -> None:
-        self.now: Look | None = None
+        self.now: QuerySnapshot | None = None
         self.looks = SimpleNamespace(latest=lambda: self.now)
 
 

@@ -9,20 +9,3 @@ where they run, and nothing of a batch is in sight before all of it is.
 """
 
 from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from downspout.spark.topology.driver.query import SparkRun
-    from downspout.spark.topology.driver.run import run
-
-__all__ = ["SparkRun", "run"]
-
-
-def __getattr__(name: str) -> Any:
-    """Import the driver's side where it is asked for: tasks on executors need the operators alone."""
-    if name not in __all__:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from downspout.spark.topology.driver import run
-
-    return getattr(run, name)

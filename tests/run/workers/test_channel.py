@@ -12,9 +12,9 @@ import pytest
 from downspout import errors
 from downspout.engine import Counts, RunResult, TaskResult, WorkerResult
 from downspout.engine.acker import Sketch
-from downspout.run import Job, Message, Report
-from downspout.run.workers import channel
-from downspout.run.workers.channel import Uplink, messages, read_job, send_job
+from downspout.run import WorkerJob, WorkerMessage, WorkerReport
+from downspout.run import worker_process as channel
+from downspout.run.worker_process import Uplink, messages, read_job, send_job
 
 
 @pytest.fixture
@@ -25,7 +25,7 @@ def ends() -> Iterator[tuple[socket.socket, socket.socket]]:
     its.close()
 
 
-def report(completed: int = 7, metrics: int = 0) -> Report:
+def report(completed: int = 7, metrics: int = 0) -> WorkerReport:
     result = RunResult(
         reason="signal", drained=True, duration_s=1.5, components={"spout": Counts(1, 2, 3, 4, 5, 6, 7, 0.5)},
         completed=completed, failed=1, timeouts=1, in_flight=2, latency_p50_ms=1.0, latency_p99_ms=None,
@@ -34,7 +34,7 @@ def report(completed: int = 7, metrics: int = 0) -> Report:
         tasks=[TaskResult("spout", 1, {"lag": 2.0})], stacks={"spout": "Traceback"},
         dead_letters={"spout": {"topic": "dead", "by_error": {"KeyError": 2}, "last": [{"offset": 7}]}},
     )  # fmt: skip
-    return Report(result, {"spout": (0, 2)}, Sketch(4, [0.1, 0.2]), {-116: 1.5}, stopping=True, is_last=True)
+    return WorkerReport(result, {"spout": (0, 2)}, Sketch(4, [0.1, 0.2]), {-116: 1.5}, stopping=True, is_last=True)
 
 
 def test_a_report_arrives_as_it_was_sent(ends: tuple[socket.socket, socket.socket]) -> None:
@@ -45,7 +45,7 @@ def test_a_report_arrives_as_it_was_sent(ends: tuple[socket.socket, socket.socke
     uplink.finish(report(2), errors.SinkError("the disk is full", cure="room"))
     its.close()
     first, second, third = messages(ours)
-    assert (first, second) == (Message(report(1)), Message(report(2)))
+    assert (first, second) == (WorkerMessage(report(1)), WorkerMessage(report(2)))
     assert isinstance(third.error, errors.SinkError)
     assert (str(third.error), third.error.exit_code) == ("the disk is full. Try: room", 7)
 
@@ -53,7 +53,7 @@ def test_a_report_arrives_as_it_was_sent(ends: tuple[socket.socket, socket.socke
 def test_a_job_arrives_as_it_was_sent(ends: tuple[socket.socket, socket.socket]) -> None:
     """A worker does what the supervisor was told to, however long that is; one that comes too late hears of it."""
     ours, its = ends
-    job = Job("t.py", None, [f"kafka.stop_offsets={list(range(50_000))}"], {"run.member": 2}, {"records": None})
+    job = WorkerJob("t.py", None, [f"kafka.stop_offsets={list(range(50_000))}"], {"run.member": 2}, {"records": None})
     sender = threading.Thread(target=send_job, args=(ours, job))
     sender.start()
     assert read_job(its) == job
@@ -68,7 +68,7 @@ def test_half_a_line_is_nothing(ends: tuple[socket.socket, socket.socket]) -> No
     Uplink(its).report(report(1))
     its.sendall(b'{"result": {"reas')
     its.close()
-    assert list(messages(ours)) == [Message(report(1))]
+    assert list(messages(ours)) == [WorkerMessage(report(1))]
 
 
 def test_a_supervisor_that_reads_nothing_holds_no_worker_up(ends: tuple[socket.socket, socket.socket]) -> None:
@@ -77,7 +77,7 @@ def test_a_supervisor_that_reads_nothing_holds_no_worker_up(ends: tuple[socket.s
     uplink = Uplink(its)
     for number in range(100):
         uplink.report(report(number, metrics=50_000))
-    heard: list[Message] = []
+    heard: list[WorkerMessage] = []
     reader = threading.Thread(target=lambda: heard.extend(messages(ours)))
     reader.start()
     uplink.finish(report(1_000))
@@ -96,7 +96,7 @@ def test_a_supervisor_that_is_gone_is_no_error(ends: tuple[socket.socket, socket
     uplink = Uplink(its)
     uplink.report(report())
     uplink.finish(report())
-    send_job(its, Job("t.py", None, [], {}))
+    send_job(its, WorkerJob("t.py", None, [], {}))
 
 
 @pytest.mark.parametrize(

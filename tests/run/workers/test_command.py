@@ -11,7 +11,8 @@ from rich.console import Console
 
 from downspout.cli import main
 from downspout.engine import Bounds, Counts, RunResult, WorkerResult
-from downspout.run import RunMetrics, live
+from downspout.run import RunMetrics
+from downspout.run import live_view as live
 from downspout.run.table_view import TableView
 
 TOPOLOGY = """

@@ -7,11 +7,11 @@ from dataclasses import replace
 
 from downspout.engine import Bounds, Counts, Latencies, PendingTrees, RunResult, TaskResult, Tree, WorkerResult
 from downspout.engine.acker import SKETCH, joined, quantile_ms
-from downspout.run import Report, RunMetrics
-from downspout.run.workers.merge import WorkerReports, add_up, merge, worker_result
+from downspout.run import RunMetrics, WorkerReport
+from downspout.run.merged_results import WorkerReports, add_up, merge, worker_result
 
 
-def report(completed: int, *, in_flight: int = 0, tasks: int = 1, **reports: dict[str, float]) -> Report:
+def report(completed: int, *, in_flight: int = 0, tasks: int = 1, **reports: dict[str, float]) -> WorkerReport:
     """Return what a worker says of a spout and a sink."""
     result = RunResult(
         reason="running", drained=not in_flight, duration_s=9.0,
@@ -20,10 +20,10 @@ def report(completed: int, *, in_flight: int = 0, tasks: int = 1, **reports: dic
         errors=["1 × no"], reports=reports, metrics={"sink[task 2]": {"size": completed}}, spouts=["spout"],
         uncommitted={"spout": 1}, tasks=[TaskResult(name, 0, values) for name, values in reports.items()],
     )  # fmt: skip
-    return Report(result, {"spout": (0, in_flight), "sink": (completed, 1)})
+    return WorkerReport(result, {"spout": (0, in_flight), "sink": (completed, 1)})
 
 
-def merged(*workers: list[Report]) -> RunMetrics:
+def merged(*workers: list[WorkerReport]) -> RunMetrics:
     """Return the whole of workers, each given by the reports of its lives."""
     told = [
         WorkerReports(worker_result(WorkerResult(number, "running", 70 + number), reports), reports)
@@ -121,7 +121,7 @@ def test_quantiles_over_workers_are_those_of_all_trees() -> None:
 def test_partitions_are_put_together_and_the_newer_report_of_one_counts() -> None:
     """Each worker tells of its own partitions; of one that moved, the report that has committed more is newer."""
 
-    def told(**committed: int | None) -> Report:
+    def told(**committed: int | None) -> WorkerReport:
         made = report(1)
         figures = {place.replace("_", "["): {"committed": offset, "lag": 0} for place, offset in committed.items()}
         return replace(
@@ -140,7 +140,7 @@ def test_partitions_are_put_together_and_the_newer_report_of_one_counts() -> Non
 def test_histograms_dead_letters_and_tracebacks_are_those_of_all_lives() -> None:
     """What a life that is over has counted stays; of dead letters the last ten by time, of tracebacks the newest."""
 
-    def life(number: int) -> Report:
+    def life(number: int) -> WorkerReport:
         made = report(number)
         letters = {"topic": "dead", "by_error": {"KeyError": number}, "last": [{"at_ms": 7 * number, "offset": number}]}
         made.result.dead_letters = {"spout": letters}

@@ -10,7 +10,7 @@ import streamparse
 from downspout.engine import Component, Graph, Input, OutputStream, configurations, resolve
 from downspout.errors import BrokerError, ConfigError, TopologyError
 from downspout.run import findings
-from downspout.run.workers.plan import Plan, make_plan
+from downspout.run.start_workers import WorkerPlan, make_plan
 from spouts.kafka import KafkaSpout
 
 if TYPE_CHECKING:
@@ -55,12 +55,12 @@ def topology(
     return Graph("t", {"spout": spout, **{bolt.name: bolt for bolt in bolts}})
 
 
-def plan(graph: Graph, workers: int = 2, *overrides: str, **options: Any) -> Plan:
+def plan(graph: Graph, workers: int = 2, *overrides: str, **options: Any) -> WorkerPlan:
     settings = resolve(graph, overrides, options={"run.workers": workers, **options})
     return make_plan(graph, settings, configurations(graph, settings), workers)
 
 
-def stops(found: Plan, graph: Graph) -> list[str]:
+def stops(found: WorkerPlan, graph: Graph) -> list[str]:
     """Return where the spout of a worker that is given a plan stops."""
     settings = resolve(graph, found.overrides, options=END)
     return list(settings.components["spout"].values["kafka.stop_offsets"])

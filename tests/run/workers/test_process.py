@@ -14,8 +14,8 @@ import pytest
 
 from downspout.engine import Bounds
 from downspout.errors import ComponentError, TopologyError
-from downspout.run import Job, Message
-from downspout.run.workers.process import Process
+from downspout.run import WorkerJob, WorkerMessage
+from downspout.run.worker_process import WorkerProcess
 from downspout.system import birth
 
 WAIT_S = 240.0
@@ -61,7 +61,7 @@ class Made(Topology):
     second = Second.spec(inputs=[ones])
 """
 
-Start = Callable[..., Process]
+Start = Callable[..., WorkerProcess]
 
 
 @pytest.fixture
@@ -72,13 +72,13 @@ def said() -> list[str]:
 @pytest.fixture
 def start(tmp_path: Path, said: list[str]) -> Iterator[Start]:
     """Give a function that starts a worker, whose bolt does as it is told; none is left behind."""
-    started: list[Process] = []
+    started: list[WorkerProcess] = []
 
-    def one(how: str = "", drain_s: float = 5.0, **bounds: float) -> Process:
+    def one(how: str = "", drain_s: float = 5.0, **bounds: float) -> WorkerProcess:
         path = tmp_path / "made.py"
         path.write_text(TOPOLOGY.format(how=how))
-        job = Job(str(path), None, [], {"run.member": 2}, asdict(Bounds(drain_s=drain_s, **bounds)))  # type: ignore[arg-type]
-        started.append(Process(2, job, say=said.append))
+        job = WorkerJob(str(path), None, [], {"run.member": 2}, asdict(Bounds(drain_s=drain_s, **bounds)))  # type: ignore[arg-type]
+        started.append(WorkerProcess(2, job, say=said.append))
         return started[-1]
 
     yield one
@@ -94,8 +94,8 @@ def wait(holds: Callable[[], object]) -> None:
         time.sleep(0.02)
 
 
-def hear(process: Process, until: Callable[[list[Message]], object]) -> list[Message]:
-    heard: list[Message] = []
+def hear(process: WorkerProcess, until: Callable[[list[WorkerMessage]], object]) -> list[WorkerMessage]:
+    heard: list[WorkerMessage] = []
 
     def enough() -> object:
         heard.extend(process.take())
@@ -105,7 +105,7 @@ def hear(process: Process, until: Callable[[list[Message]], object]) -> list[Mes
     return heard
 
 
-def ended(process: Process) -> list[Message]:
+def ended(process: WorkerProcess) -> list[WorkerMessage]:
     heard = hear(process, lambda _: process.poll() is not None)
     return heard + process.take()
 
@@ -150,8 +150,8 @@ def test_an_error_is_told_and_not_printed(start: Start, said: list[str]) -> None
 @pytest.mark.slow
 def test_a_topology_that_is_gone_is_an_error_too(start: Start, tmp_path: Path) -> None:
     """What fails before the run begins is told as well."""
-    job = Job(str(tmp_path / "no.py"), None, [], {}, asdict(Bounds()))
-    process = Process(1, job, options=["--quiet"], say=lambda _: None)
+    job = WorkerJob(str(tmp_path / "no.py"), None, [], {}, asdict(Bounds()))
+    process = WorkerProcess(1, job, options=["--quiet"], say=lambda _: None)
     try:
         error = ended(process)[-1].error
     finally:

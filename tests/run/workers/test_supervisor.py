@@ -11,20 +11,20 @@ import pytest
 
 from downspout.engine import Bounds, Counts, RunResult
 from downspout.errors import BrokerError, ComponentError, ConfigError, DownspoutError
-from downspout.run import ERRORS_MAX, STEADY_S, Message, Report, RunMetrics
-from downspout.run.workers.supervisor import ABORT_S, GRACE_S, LOOK_S, Supervisor
+from downspout.run import ERRORS_MAX, STEADY_S, RunMetrics, WorkerMessage, WorkerReport
+from downspout.run.supervisor import ABORT_S, GRACE_S, LOOK_S, Supervisor
 from downspout.testing import VirtualClock
 
 DRAIN_S = 30.0
 KILLED, DRAINED = -signal.SIGKILL, 128 + signal.SIGTERM
 
 
-def report(completed: int = 0, reason: str = "running", *, in_flight: int = 0, lasts: bool = False) -> Message:
+def report(completed: int = 0, reason: str = "running", *, in_flight: int = 0, lasts: bool = False) -> WorkerMessage:
     counts = Counts(1, completed)
     result = RunResult(
         reason, not in_flight, 1.0, {"spout": counts}, completed, 0, 0, in_flight, None, None, spouts=["spout"]
     )  # fmt: skip
-    return Message(Report(result, is_last=lasts))
+    return WorkerMessage(WorkerReport(result, is_last=lasts))
 
 
 @dataclass
@@ -38,7 +38,7 @@ class Life:
         dies: the code by which it ends if asked, where that is not in order.
     """
 
-    says: Sequence[tuple[float, Message]] = ((0.5, report()),)
+    says: Sequence[tuple[float, WorkerMessage]] = ((0.5, report()),)
     ends: tuple[float, int] | None = None
     drains_s: float | None = 1.0
     dies: int | None = None
@@ -63,7 +63,7 @@ class Life:
             return DRAINED if self.dies is None else self.dies
         return None
 
-    def take(self) -> list[Message]:
+    def take(self) -> list[WorkerMessage]:
         said = [message for at, message in self.says if at <= self.age]
         if self.poll() == DRAINED and not self.closed:
             last = said[-1].report.result.completed if said and said[-1].report else 0
@@ -90,7 +90,7 @@ def through(at: float, completed: int, reason: str = "end") -> Life:
 
 
 def failing(error: DownspoutError, at: float = 2.0) -> Life:
-    return Life([(0.5, report()), (at, Message(error=error))], (at, error.exit_code))
+    return Life([(0.5, report()), (at, WorkerMessage(error=error))], (at, error.exit_code))
 
 
 class Crew:

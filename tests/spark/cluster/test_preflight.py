@@ -9,19 +9,18 @@ from typing import TYPE_CHECKING
 import pytest
 
 from downspout.errors import MissingExtraError
-from downspout.spark import PassingError, check_executors
-from downspout.spark.cluster import preflight
-from downspout.spark.cluster.preflight import Seen
+from downspout.spark import PassingError, check_executors, executors
+from downspout.spark.executors import ExecutorReport
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-HERE = Seen("driver", "/d", "python3.11", {}, {"downspout": "1", "bolts.a": "2"})
+HERE = ExecutorReport("driver", "/d", "python3.11", {}, {"downspout": "1", "bolts.a": "2"})
 
 
-def executor(host: str, missing: dict[str, str] | None = None, **digests: str) -> Seen:
+def executor(host: str, missing: dict[str, str] | None = None, **digests: str) -> ExecutorReport:
     """Return what an executor says that has all that the driver has, but for what is given."""
-    return Seen(host, "/executor/0", "/usr/bin/python3.11", missing or {}, {**HERE.digests, **digests})
+    return ExecutorReport(host, "/executor/0", "/usr/bin/python3.11", missing or {}, {**HERE.digests, **digests})
 
 
 @pytest.mark.sweep
@@ -68,21 +67,21 @@ def test_a_module_that_ends_the_process_is_a_module_that_cannot_be_imported(
 
 
 def test_executors_that_are_like_the_driver_are_fine() -> None:
-    preflight.judge(HERE, [executor("a"), executor("b")])
+    executors.judge(HERE, [executor("a"), executor("b")])
 
 
 def test_an_executor_with_other_sources_is_named() -> None:
     """An archive of yesterday is an error that names the module and one of the executors, and counts the others."""
     with pytest.raises(MissingExtraError) as caught:
-        preflight.judge(HERE, [executor("a"), executor("b", **{"bolts.a": "3"}), executor("c", **{"bolts.a": "3"})])
+        executors.judge(HERE, [executor("a"), executor("b", **{"bolts.a": "3"}), executor("c", **{"bolts.a": "3"})])
     expected = "on b (/executor/0, /usr/bin/python3.11), like 1 other, has another bolts.a than the driver"
     assert expected in str(caught.value)
 
 
 def test_a_module_without_source_is_not_compared() -> None:
-    bare = Seen("a", "/executor/0", "python3.11", {}, {"downspout": "1"})
-    preflight.judge(HERE, [bare])
-    preflight.judge(bare, [executor("b")])
+    bare = ExecutorReport("a", "/executor/0", "python3.11", {}, {"downspout": "1"})
+    executors.judge(HERE, [bare])
+    executors.judge(bare, [executor("b")])
 
 
 def test_the_digest_is_of_names_and_sources(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -94,7 +93,7 @@ def test_the_digest_is_of_names_and_sources(tmp_path: Path, monkeypatch: pytest.
     monkeypatch.syspath_prepend(tmp_path)
 
     def digest(name: str = package.name) -> str:
-        found = Seen(*next(preflight.look_for((name,))(iter(()))))
+        found = ExecutorReport(*next(executors.look_for((name,))(iter(()))))
         return found.digests[name]
 
     first, module = digest(), digest(f"{package.name}.one")
@@ -127,9 +126,9 @@ def test_the_digest_is_of_names_and_sources(tmp_path: Path, monkeypatch: pytest.
 )
 def test_a_python_that_will_not_do_is_told_from_what_spark_says(said: str, expected: str) -> None:
     """No interpreter, one of another version, and one that cannot be Spark's worker have each a sentence."""
-    error = preflight.no_python(said, "python3.11")
+    error = executors.no_python(said, "python3.11")
     assert error.message == expected
-    assert str(error.cure).startswith(preflight.PYTHON_CURE)
+    assert str(error.cure).startswith(executors.PYTHON_CURE)
 
 
 ABORTED = (
@@ -161,7 +160,7 @@ FRAMES = "\n\tat org.apache.spark.api.python.X.run(X.scala:1)\n\tat java.base/ja
 )  # fmt: skip
 def test_the_reason_is_never_a_stack_frame(said: str, reason: str, cure: str) -> None:
     """Why a worker does not run is said in its own words, or by the error's line, and what to do fits the reason."""
-    error = preflight.no_python(said, "python3")
+    error = executors.no_python(said, "python3")
     assert error.message == f"python3 does not run as Spark's worker on an executor: {reason}"
     assert cure in str(error.cure)
 
@@ -176,4 +175,4 @@ def test_the_reason_is_never_a_stack_frame(said: str, reason: str, cure: str) ->
 )
 def test_a_python_that_is_late_or_died_without_a_word_is_tried_again(said: str) -> None:
     """It is no missing package: another try may do."""
-    assert isinstance(preflight.no_python(ABORTED + said + FRAMES, "python3"), PassingError)
+    assert isinstance(executors.no_python(ABORTED + said + FRAMES, "python3"), PassingError)

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from downspout.cli import build_parser, main
-from downspout.cli.spark_cluster import split
+from downspout.cli.spark import split
 from downspout.errors import ConfigError, MissingExtraError
 from downspout.spark import check_pyspark
 from downspout.spark.cluster import submit

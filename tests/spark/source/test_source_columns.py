@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from downspout.broker import EmbeddedKafka
 from downspout.kafka import ColumnRecord, KafkaCluster, Record, RecordColumns, TopicPartition
 from downspout.spark import SCHEMA, SCHEMA_WITH_HEADERS, parse_options
-from downspout.spark.source.columns import portions, to_batch
-from downspout.spark.source.topics import connect
+from downspout.spark.data_source import portions, to_batch
+from downspout.spark.planning import connect
 from tests.kafka.broker_stage import wait_until
 
 BYTES = st.none() | st.binary(max_size=4)

@@ -13,7 +13,7 @@ from kafka import errors
 from downspout.errors import ConfigError
 from downspout.kafka import OffsetAndMetadata, TopicPartition
 from downspout.spark import ends_of, lag_of
-from downspout.spark.commits import Committer, ProgressCommits, commit_progress
+from downspout.spark.query_progress import Committer, ProgressCommits, commit_progress
 from downspout.testing import FakeKafka
 from tests.spark.source_support import Bench
 

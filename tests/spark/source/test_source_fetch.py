@@ -15,10 +15,9 @@ from kafka import errors
 from downspout.errors import BrokerError, DataLossError, UnreadableError
 from downspout.kafka import TopicPartition
 from downspout.ledger import Ranges
-from downspout.spark import SCHEMA, SCHEMA_WITH_HEADERS, OffsetRange, SourceOptions, parse_options
-from downspout.spark.source import fetch
-from downspout.spark.source.fetch import read_range
-from downspout.spark.source.skips import Skipped
+from downspout.spark import SCHEMA, SCHEMA_WITH_HEADERS, OffsetRange, SourceOptions, data_source, parse_options
+from downspout.spark.data_source import read_range
+from downspout.spark.source_offsets import Skipped
 from downspout.testing import FakeConsumer, FakeKafka
 
 pytestmark = pytest.mark.fake_only("through Spark, test_source_batch.py and _stream.py do it on the real broker")
@@ -30,7 +29,7 @@ _number = count()
 def kafka() -> Iterator[FakeKafka]:
     with FakeKafka(f"fetch-{next(_number)}") as fake:
         yield fake
-    fetch.idle.clear()
+    data_source.idle.clear()
 
 
 def options_of(fake: FakeKafka, **given: str) -> SourceOptions:
@@ -78,7 +77,7 @@ def test_ranges_yield_every_record_once(
         left_out = {offset for start, stop in skipped for offset in range(start, stop)}
         found = [offset for start, stop in pairwise(places) for offset in offsets(fake, start, stop, skipped)]
         assert found == [offset for offset in seen if offset not in left_out]
-        fetch.idle.clear()
+        data_source.idle.clear()
 
 
 def test_columns_are_those_of_the_connector(kafka: FakeKafka) -> None:
@@ -136,8 +135,10 @@ def test_a_consumer_is_used_again(kafka: FakeKafka, monkeypatch: pytest.MonkeyPa
     for _ in range(20):
         kafka.produce("t", b"v", partition=0)
     made = []
-    connect = fetch.connect
-    monkeypatch.setattr(fetch, "connect", lambda options, **more: made.append(options) or connect(options, **more))
+    connect = data_source.connect
+    monkeypatch.setattr(
+        data_source, "connect", lambda options, **more: made.append(options) or connect(options, **more)
+    )
     assert offsets(kafka, 0, 5) == [0, 1, 2, 3, 4]
     assert offsets(kafka, 5, 7) == [5, 6]
     assert offsets(kafka, 2, 4) == [2, 3]
@@ -156,7 +157,7 @@ def test_a_consumer_that_failed_is_not_used_again(kafka: FakeKafka) -> None:
     kafka.faults.fail_next("poll", errors.TopicAuthorizationFailedError("t"))
     with pytest.raises(BrokerError, match=r"t\[0\]@0\.\.1: TopicAuthorizationFailedError"):
         offsets(kafka, 0, 1)
-    assert not fetch.idle
+    assert not data_source.idle
     assert offsets(kafka, 0, 1) == [0]
 
 
@@ -224,7 +225,7 @@ def test_a_silent_broker_is_named(kafka: FakeKafka, monkeypatch: pytest.MonkeyPa
     """Where records must be and none come, the task fails after kafkaConsumer.pollTimeoutMs."""
     kafka.produce("t", b"v", partition=0)
     ticks = count(0, 1000)
-    monkeypatch.setattr(fetch.time, "monotonic", lambda: next(ticks))
+    monkeypatch.setattr(data_source.time, "monotonic", lambda: next(ticks))
     read_all = options_of(kafka, **{"kafkaConsumer.pollTimeoutMs": "100"})
     kafka.is_up = False
     with pytest.raises(BrokerError, match=r"t\[0\]@0\.\.1: nothing arrived after 0 for 100 ms"):
@@ -243,7 +244,7 @@ def test_an_offset_that_is_in_the_log_is_tried_again(kafka: FakeKafka, monkeypat
             raise errors.OffsetOutOfRangeError()
         return poll(consumer, *given)
 
-    monkeypatch.setattr(fetch, "RETRY_S", 0.0)
+    monkeypatch.setattr(data_source, "RETRY_S", 0.0)
     monkeypatch.setattr(FakeConsumer, "poll", hasty)
     assert offsets(kafka, 2, 8) == [2, 3, 4, 5, 6, 7]
     monkeypatch.setattr(FakeConsumer, "poll", lambda *_: (_ for _ in ()).throw(errors.OffsetOutOfRangeError()))

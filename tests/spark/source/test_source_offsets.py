@@ -11,8 +11,8 @@ from pyspark.sql.streaming.datasource import ReadMaxRows
 
 from downspout.errors import ConfigError, DataLossError
 from downspout.kafka import TopicPartition
-from downspout.spark import EndPartition, RangePartition, StreamReader, from_json, parse_options
-from downspout.spark.source.ranges import StreamOffset
+from downspout.spark import EndPartition, KafkaStreamReader, RangePartition, from_json, parse_options
+from downspout.spark.source_offsets import StreamOffset
 from downspout.testing import FakeKafka
 
 pytestmark = pytest.mark.fake_only("test_source_stream.py and test_topology_run.py do it on Spark and a broker")
@@ -45,9 +45,9 @@ class Spark:
         self.log: list[str] = []
         self.tasks: list[list[str]] = []
 
-    def reader(self, **options: str) -> StreamReader:
+    def reader(self, **options: str) -> KafkaStreamReader:
         given = {"kafka.bootstrap.servers": self._kafka.bootstrap, "subscribe": "t", "startingOffsets": "earliest"}
-        return StreamReader(parse_options({**given, **options}, streaming=True))
+        return KafkaStreamReader(parse_options({**given, **options}, streaming=True))
 
     def run(self, **options: str) -> list[list[str]]:
         """Run a bounded query; return the tasks of its batches."""
@@ -57,7 +57,7 @@ class Spark:
             pass
         return self.tasks[first:]
 
-    def batch(self, reader: StreamReader) -> bool:
+    def batch(self, reader: KafkaStreamReader) -> bool:
         """Plan and do a batch; return whether there was anything."""
         start = self.log[-1] if self.log else json.dumps(reader.initialOffset())
         end = json.dumps(reader.latestOffset(json.loads(start), ReadMaxRows(1)))
@@ -67,7 +67,7 @@ class Spark:
         self.tasks.append(self.replay(reader, start, end))
         return True
 
-    def replay(self, reader: StreamReader, start: str, end: str) -> list[str]:
+    def replay(self, reader: KafkaStreamReader, start: str, end: str) -> list[str]:
         """Return the tasks of a batch that is in the log."""
         found = reader.partitions(json.loads(start), json.loads(end))
         assert all(isinstance(part, RangePartition | EndPartition) for part in found)

@@ -12,8 +12,7 @@ from kafka.structs import TopicPartition
 from downspout.errors import ConfigError
 from downspout.kafka import Limits
 from downspout.spark import SourceOptions, parse_options
-from downspout.spark.source.client_properties import client_properties
-from downspout.spark.source.options import EARLIEST, LATEST, OPTIONS
+from downspout.spark.kafka_options import EARLIEST, LATEST, OPTIONS, client_properties
 
 NEEDED = {"kafka.bootstrap.servers": "localhost:9092", "subscribe": "t"}
 ROOT = Path(__file__).resolve().parents[3]

@@ -11,7 +11,7 @@ from kafka.structs import TopicPartition
 
 from downspout.errors import BrokerError, ConfigError, DataLossError
 from downspout.spark import OffsetRange, Offsets, SourceOptions, parse_options
-from downspout.spark.source.planning import BatchPlan, StreamPlan
+from downspout.spark.planning import BatchPlan, StreamPlan
 from downspout.testing import FakeKafka, VirtualClock
 
 pytestmark = pytest.mark.fake_only("through Spark, test_source_batch.py and _stream.py do it on the real broker")

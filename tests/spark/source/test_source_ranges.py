@@ -11,7 +11,7 @@ from kafka.structs import TopicPartition
 
 from downspout.errors import ConfigError
 from downspout.spark import OffsetRange, Offsets, from_json, to_json
-from downspout.spark.source.ranges import prorate, split
+from downspout.spark.source_offsets import prorate, split
 
 PARTITIONS = st.builds(TopicPartition, st.sampled_from(["a", "b.c", "d_e-f"]), st.integers(0, 12))
 OFFSETS = st.dictionaries(PARTITIONS, st.integers(0, 2**50), max_size=8)

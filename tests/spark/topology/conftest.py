@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from downspout.broker import EmbeddedKafka
-from downspout.spark.source import fetch
+from downspout.spark import data_source
 from downspout.testing import FakeKafka
 from tests.spark.topology.scene import Scene
 
@@ -22,7 +22,7 @@ def kafka() -> Iterator[FakeKafka]:
     """A Kafka with the topic that all topologies here read."""
     with FakeKafka("stages") as made:
         made.create_topic("lines", 2)
-        fetch.idle.clear()  # a test that raised in a batch has left a consumer of the last Kafka of this name
+        data_source.idle.clear()  # a test that raised in a batch has left a consumer of the last Kafka of this name
         yield made
 
 

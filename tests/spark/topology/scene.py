@@ -17,7 +17,7 @@ from downspout.dead_letters import read_dead_letters
 from downspout.kafka import KafkaCluster
 from downspout.run.runner import run as run_locally
 from downspout.spark import run
-from downspout.spark.topology import SparkRun
+from downspout.spark.topology.query import SparkRun
 from tests.spark.topology_bolts import GATE
 from tests.spark.topology_support import rows_in
 from tests.waiting import eventually

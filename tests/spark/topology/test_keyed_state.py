@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from downspout.errors import ComponentError
-from downspout.spark.topology.stages.keyed_state import keep_by_key, text_of, write_keys
+from downspout.spark.topology.bolt_state import keep_by_key, text_of, write_keys
 from tests.spark.topology_support import Handle, MapState, Store
 
 Pair = namedtuple("Pair", "a b")

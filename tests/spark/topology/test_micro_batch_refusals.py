@@ -13,7 +13,7 @@ from bolts.state import StateBolt
 from downspout.component import Bolt
 from downspout.engine import from_class, resolve
 from downspout.errors import TopologyError
-from downspout.spark import Plan, ShuffledTuple, held_of, plan, without_effect
+from downspout.spark import ShuffledTuple, StagePlan, held_of, plan, without_effect
 from spouts.batches import BatchCoordinator, KafkaBatchBolt, KafkaBatches
 from topologies.batch_bolts import SplitBolt
 
@@ -67,7 +67,7 @@ class Homemade(Bolt):
 
 
 def planned(*, state: type[StateBolt] = StateBolt, coordinator: Any = BatchCoordinator, emitter: Any = KafkaBatchBolt,
-            more: Any = None) -> Plan:  # fmt: skip
+            more: Any = None) -> StagePlan:  # fmt: skip
     """Return the plan of a word count; ``more`` makes further components of the coordinator and the state."""
     head, body = KafkaBatches.spec(topics=["lines"], fields=["value"], coordinator=coordinator, emitter=emitter)
     middle = SplitBolt.spec(inputs=[body])

@@ -15,14 +15,14 @@ import pytest
 from downspout.component import Failure
 from downspout.dead_letters import PlainRecord
 from downspout.errors import ConfigError
-from downspout.spark import Place, claim
-from downspout.spark.topology.driver import checkpoint
-from downspout.spark.topology.driver.checkpoint import EXHAUSTED_FILE, recall, remember
-from downspout.spark.topology.rows import ExhaustedRecord
+from downspout.spark import RecordPlace, claim
+from downspout.spark.topology import checkpoint_claim as checkpoint
+from downspout.spark.topology.checkpoint_claim import EXHAUSTED_FILE, recall, remember
+from downspout.spark.topology.stage_rows import ExhaustedRecord
 from tests.spark import topology_bolts as b
 from tests.spark.topology.test_topology_plan import planned
 
-PLACE = Place("t", "x1", 0, 7)
+PLACE = RecordPlace("t", "x1", 0, 7)
 RECORD = PlainRecord("t", 0, 7, 1, b"k", None, [("h", b"v")])
 EXHAUSTED = {
     place: ExhaustedRecord("spout", place, record, 2, 3, 4, Failure("exception", "bolt", 5, "ValueError: no", "stack"))

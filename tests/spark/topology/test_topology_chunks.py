@@ -21,9 +21,9 @@ from bolts.parquet import ParquetBolt
 from bolts.parse import JsonParseBolt
 from downspout.kafka import ColumnRecord, RecordColumns
 from downspout.spark import ChunkPlace
-from downspout.spark.topology.rows import places_of
-from downspout.spark.topology.stages import record_input
-from downspout.spark.topology.stages.record_ranges import cut
+from downspout.spark.topology import record_input
+from downspout.spark.topology.record_input import cut
+from downspout.spark.topology.stage_rows import places_of
 from downspout.testing import FakeKafka, VirtualClock, run_topology
 from tests.spark import topology_bolts as b
 from tests.spark.topology_support import InProcess, rows_in

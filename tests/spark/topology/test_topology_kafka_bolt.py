@@ -11,8 +11,8 @@ from streamparse import Grouping
 
 from bolts.kafka import KafkaBolt
 from downspout.errors import BrokerError, TopologyError
-from downspout.spark.topology.driver.batches import Totals
-from downspout.spark.topology.rows import BatchMetrics
+from downspout.spark.topology.batch_commit import Totals
+from downspout.spark.topology.stage_rows import StageMetrics
 from downspout.testing import FakeKafka
 from tests.spark import topology_bolts as b
 from tests.spark.topology_support import InProcess, failure_of, letters_of, rows_in, send
@@ -115,7 +115,7 @@ def test_a_gauge_of_many_batches_is_the_last_one() -> None:
     """Counters of tasks add up; a gauge, as the time to an answer, is what the last task reported."""
     totals = Totals()
     for sent, answer_s in ((3, 0.5), (4, 0.25)):
-        metrics = BatchMetrics()
+        metrics = StageMetrics()
         metrics.reports = {"kafka": {"sent": sent, "answer_s": answer_s}}
         totals.add(metrics)
     assert totals.reports["kafka"] == {"sent": 7, "answer_s": 0.25}

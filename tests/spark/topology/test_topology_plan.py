@@ -11,29 +11,29 @@ from types import SimpleNamespace
 from typing import Any, ClassVar
 
 import pytest
-from streamparse import Bolt, Grouping, OutputStream, Spout
+from streamparse import Bolt, Grouping, Spout, Stream
 
 from downspout.engine import Component, Graph, Input, resolve
 from downspout.engine import OutputStream as GraphStream
 from downspout.errors import BrokerError, ConfigError, TopologyError
 from downspout.spark import (
     PassingError,
-    Plan,
     Query,
     Signals,
+    StagePlan,
     claim,
+    executors,
     parse_options,
     plan,
+    run,
     source_options,
     to_json,
     without_effect,
 )
-from downspout.spark.cluster import preflight
-from downspout.spark.topology.driver import query as query_module
-from downspout.spark.topology.driver.checkpoint import FILE
-from downspout.spark.topology.driver.run import run
-from downspout.spark.topology.driver.source_options import dead_letter_topic_of, ends_now
-from downspout.spark.topology.plan import is_stateful, part_of
+from downspout.spark.topology import query as query_module
+from downspout.spark.topology.checkpoint_claim import FILE
+from downspout.spark.topology.spout_options import dead_letter_topic_of, ends_now
+from downspout.spark.topology.stages import is_stateful, part_of
 from downspout.testing import FakeKafka, VirtualClock
 from tests.spark import topology_bolts as b
 
@@ -47,7 +47,7 @@ class Denied(b.Count):
 
 
 class Direct(Bolt):
-    outputs: ClassVar[Any] = [OutputStream(["word"], name="picked", direct=True)]
+    outputs: ClassVar[Any] = [Stream(["word"], name="picked", direct=True)]
 
     def process(self, tup: Any) -> None:
         pass
@@ -65,11 +65,11 @@ def confs_of(graph: Graph, **options: Any) -> dict[str, dict[str, Any]]:
     return resolve(graph, options=given, environ={}, file=Path("/nonexistent")).confs()
 
 
-def planned(graph: Graph, **options: Any) -> Plan:
+def planned(graph: Graph, **options: Any) -> StagePlan:
     return plan(graph, confs_of(graph, **options))
 
 
-def shape(made: Plan) -> list[tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]]]:
+def shape(made: StagePlan) -> list[tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]]]:
     return [(stage.entries, stage.inside, stage.exits) for stage in made.stages]
 
 
@@ -417,7 +417,7 @@ def test_a_python_worker_that_is_late_for_the_first_look_is_waited_for(
         if len(tries) <= late:
             error = PySparkRuntimeError("Job aborted: SparkException: Python worker failed to connect back.\n\tat x")
             context: Any = SimpleNamespace(pythonExec="python3")
-            preflight._translated(context, lambda: (_ for _ in ()).throw(error))
+            executors._translated(context, lambda: (_ for _ in ()).throw(error))
         return 1
 
     monkeypatch.setattr(query_module, "check_executors", check)

@@ -17,8 +17,8 @@ from downspout.engine.load import load
 from downspout.errors import BrokerError, ConfigError, DownspoutError
 from downspout.kafka import CUT_BYTES, TopicPartition
 from downspout.sink import HIDDEN
-from downspout.spark.source.kafka_source import HEADERS
-from downspout.spark.topology.driver.query import NO_NULL_HEADERS
+from downspout.spark.data_source import HEADERS
+from downspout.spark.topology.query import NO_NULL_HEADERS
 from tests.spark.topology.scene import CASE, PLAIN, Scene, lines_of
 
 pytestmark = [pytest.mark.spark, pytest.mark.broker]

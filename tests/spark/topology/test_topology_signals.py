@@ -18,7 +18,7 @@ from downspout.engine import from_class
 from downspout.errors import MissingExtraError, SinkError, SparkError
 from downspout.spark import Query
 from downspout.spark.session import is_not_py4js
-from downspout.spark.topology.driver import run as driver
+from downspout.spark.topology import driver
 from tests.spark.topology_case import Plain
 
 
@@ -87,7 +87,7 @@ def test_a_batch_that_needs_spark_no_more_is_finished(monkeypatch: pytest.Monkey
         slept.append(seconds)
         query._batches.busy = len(slept) < 3
 
-    monkeypatch.setattr("downspout.spark.topology.driver.query.SYSTEM_CLOCK.sleep", sleep)
+    monkeypatch.setattr("downspout.spark.topology.query.SYSTEM_CLOCK.sleep", sleep)
     assert query._wait(Running(lambda: None)) == "signal"  # type: ignore[arg-type]
     assert len(slept) == 3
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from downspout.spark import Signals
-from downspout.spark.topology.driver.silence import Silence
+from downspout.spark.topology.query import Silence
 from downspout.testing import VirtualClock
 
 

@@ -10,19 +10,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pystorm.component import Tuple
 
-from downspout.spark import Place, ShuffledTuple, load
-from downspout.spark.topology.rows import TUPLE
-from downspout.spark.topology.stages.stage_output import ITEMS_PER_ROW, Root, StageOutput
+from downspout.spark import RecordPlace, ShuffledTuple, load
+from downspout.spark.topology.stage_rows import TUPLE
+from downspout.spark.topology.stage_tuples import ITEMS_PER_ROW, Root, StageOutput
 from tests.sampling import examples
 
 
 class Record(Root):
     def __init__(self, offset: int) -> None:
         super().__init__()
-        self._place = Place("t", "", 0, offset)
+        self._place = RecordPlace("t", "", 0, offset)
 
     @property
-    def places(self) -> tuple[Place, ...]:
+    def places(self) -> tuple[RecordPlace, ...]:
         return (self._place,)
 
 

@@ -16,8 +16,8 @@ from downspout.component import Bolt as OurBolt
 from downspout.engine import Component, Engine, Graph, Input, OutputStream
 from downspout.errors import ComponentError
 from downspout.spark import ShuffledTuple, held_of, load
-from downspout.spark.topology.rows import STATE, Row
-from downspout.spark.topology.stages.bolt_state import attributes, restore, save, separate
+from downspout.spark.topology.bolt_state import attributes, restore, save, separate
+from downspout.spark.topology.stage_rows import STATE, Row
 from downspout.testing.harness import StubSpout
 
 

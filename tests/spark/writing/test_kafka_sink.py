@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 from pyspark.errors import PySparkException
 
-from downspout.spark.repeats import without_repeats
-from downspout.spark.writing.write import BATCH, RECORD, RUN
+from downspout.spark.kafka_sink import BATCH, RECORD, RUN, without_repeats
 from tests.spark.source_support import Bench, texts
 
 pytestmark = [pytest.mark.spark, pytest.mark.broker]

@@ -8,11 +8,9 @@ import pytest
 from pyspark.sql.types import ArrayType, BinaryType, DataType, IntegerType, LongType, MapType, StringType, StructType
 
 from downspout.errors import ConfigError, MissingExtraError
-from downspout.kafka import producer_properties
+from downspout.kafka import client_values
 from downspout.spark import parse_sink_options
-from downspout.spark.writing.columns import check_columns
-from downspout.spark.writing.options import SinkOptions
-from downspout.spark.writing.writers import StreamWriter, checked
+from downspout.spark.kafka_sink import KafkaStreamWriter, SinkOptions, check_columns, checked
 
 NEEDED = {"kafka.bootstrap.servers": "localhost:9092"}
 
@@ -66,7 +64,7 @@ def test_what_is_for_one_use() -> None:
 
 
 def test_a_missing_codec_is_an_error_of_the_driver(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(producer_properties.CODECS, "lz4", lambda: False)
+    monkeypatch.setitem(client_values.CODECS, "lz4", lambda: False)
     with pytest.raises(MissingExtraError, match="compresses with lz4 is not installed"):
         parse(kafka__compression__type="lz4")
 
@@ -146,7 +144,7 @@ class Context:
 
 def test_batches_never_share_an_id() -> None:
     """A micro-batch is named after query and number; where Spark names neither, each task has a batch of its own."""
-    stream: Any = StreamWriter(parse(streaming=True))
+    stream: Any = KafkaStreamWriter(parse(streaming=True))
     assert stream.ids(Context(queryId="q", batchId="7", id="run")) == ("q/7", "run")
     batches = {stream.ids(Context())[0] for _ in range(3)}
     assert len(batches) == 3

@@ -10,26 +10,25 @@ import pytest
 from kafka import errors
 
 from downspout.errors import BrokerError, RecordError
-from downspout.spark import parse_sink_options
-from downspout.spark.writing import write
-from downspout.spark.writing.write import Task, write_rows
+from downspout.spark import kafka_sink, parse_sink_options
+from downspout.spark.kafka_sink import WriteTask, write_rows
 from downspout.testing import FakeKafka
 
 pytestmark = pytest.mark.fake_only("test_kafka_sink.py writes to the real broker by way of Spark")
 
-TASK = Task("query/7", "run/3", 2)
+TASK = WriteTask("query/7", "run/3", 2)
 
 
 @pytest.fixture
 def kafka() -> Iterator[FakeKafka]:
     """A Kafka with a topic of two partitions; no producer is left from before."""
-    write.idle.clear()
+    kafka_sink.idle.clear()
     with FakeKafka("sink") as made:
         made.create_topic("t", 2)
         yield made
 
 
-def put(kafka: FakeKafka, *batches: dict[str, Any], task: Task = TASK, **options: str) -> int:
+def put(kafka: FakeKafka, *batches: dict[str, Any], task: WriteTask = TASK, **options: str) -> int:
     given = {"kafka.bootstrap.servers": kafka.bootstrap, "topic": "t", **options}
     found = parse_sink_options({name: text for name, text in given.items() if text}, streaming=False)
     return write_rows(found, task, [pa.RecordBatch.from_pydict(batch) for batch in batches])
@@ -64,8 +63,8 @@ def test_ids_can_be_left_out(kafka: FakeKafka) -> None:
 def test_a_repeat_has_the_id_of_its_record_and_nothing_else_has(kafka: FakeKafka) -> None:
     """Rows that come again in the same order have the same ids in another try; in another order, other ids."""
     put(kafka, {"value": ["a", "b"], "partition": [0, 0]})
-    put(kafka, {"value": ["a", "b"], "partition": [0, 0]}, task=Task("query/7", "run/4", 2))
-    put(kafka, {"value": ["b", "a"], "partition": [0, 0]}, task=Task("query/7", "run/5", 2))
+    put(kafka, {"value": ["a", "b"], "partition": [0, 0]}, task=WriteTask("query/7", "run/4", 2))
+    put(kafka, {"value": ["b", "a"], "partition": [0, 0]}, task=WriteTask("query/7", "run/5", 2))
     ids = [(r.value, dict(r.headers)["__downspout.record"]) for r in kafka.records("t", 0)]
     assert ids[:2] == ids[2:4]
     assert len({name for _, name in ids}) == 4
@@ -110,7 +109,7 @@ def test_a_row_that_cannot_be_written(kafka: FakeKafka, columns: Any, options: d
     with pytest.raises(RecordError, match=said):
         put(kafka, columns, **options)
     assert len(closed) == 1
-    assert not write.idle
+    assert not kafka_sink.idle
 
 
 def closing(kafka: FakeKafka) -> list[Any]:
@@ -146,10 +145,10 @@ def test_brokers_that_do_not_answer(kafka: FakeKafka) -> None:
 
 def test_a_full_buffer_is_waited_for(kafka: FakeKafka, monkeypatch: pytest.MonkeyPatch) -> None:
     """A task with more than the buffer holds waits for answers on the way, and writes all."""
-    monkeypatch.setattr(write, "BUFFER_BYTES", 1000)
-    monkeypatch.setattr(write, "LOOK_EVERY", 1)
+    monkeypatch.setattr(kafka_sink, "BUFFER_BYTES", 1000)
+    monkeypatch.setattr(kafka_sink, "LOOK_EVERY", 1)
     waits: list[float] = []
-    monkeypatch.setattr(write.time, "sleep", lambda s: (waits.append(s), kafka.clock.sleep(s)))
+    monkeypatch.setattr(kafka_sink.time, "sleep", lambda s: (waits.append(s), kafka.clock.sleep(s)))
     kafka.acks_after_s = 0.05
     assert put(kafka, {"value": ["x" * 100] * 50}) == 50
     assert waits
@@ -162,5 +161,5 @@ def test_a_producer_is_kept_for_the_next_task(kafka: FakeKafka) -> None:
     for _ in range(3):
         put(kafka, {"value": ["a"]})
     put(kafka, {"value": ["a"]}, **{"kafka.acks": "1"})
-    assert len(write.idle) == 2
+    assert len(kafka_sink.idle) == 2
     assert closed == []

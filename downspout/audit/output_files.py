@@ -1,0 +1,609 @@
+"""The audit's first witness: what is in the data files, and whether they are those that the log names.
+
+Nothing here trusts the sink. The rows' origins are read from every visible file, as any reader sees them. Only
+aggregates, whose files hold no origins, are taken from the log, and only from entries whose files are all in place, or
+those that compactions have made of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from numpy.typing import NDArray
+
+from downspout import offset_ranges
+from downspout.clock import SYSTEM_CLOCK, Clock
+from downspout.errors import DownspoutError, SinkError
+from downspout.offset_ranges import OffsetRanges
+from downspout.settings.object_path import ObjectPath
+from downspout.sink.coverage import Coverage, Stream
+from downspout.sink.layout import Layout, below, incarnation_of, is_visible
+from downspout.sink.log.commit_log import CommitLog
+from downspout.sink.log.entry import COMPACT, FENCE, FLUSH, REBUILD, DataFile, Entry
+from downspout.sink.log.history import History
+from downspout.sink.object_store import storage_of
+from downspout.sink.readers.view import logged_schema
+from downspout.sink.recovery import SPARK_LOG
+from downspout.sink.storage import Storage, hash_of, hash_of_file
+
+_ORIGIN = ("_topic", "_topic_id", "_partition", "_offset", "_path")
+_TEXTS = ("_topic", "_topic_id", "_path")
+TURNS, TURN_S = 6, 0.2  # How often, and after how many seconds, a file that should move is looked at again
+ATTEMPTS = 5
+
+
+@dataclass
+class FoundRows:
+    """What the files and the log say."""
+
+    entries: int = 0  # how many the log has
+    # in each stream, the offsets with a row that a reader sees
+    rows: dict[Stream, OffsetRanges] = field(default_factory=dict)
+    # in each stream, the rows beyond the first of their offset: an offset with three rows stands here twice
+    surplus: dict[Stream, OffsetRanges] = field(default_factory=dict)
+    repeated_in: dict[str, int] = field(default_factory=dict)  # files that hold rows of offsets with several: how many
+    logged: dict[Stream, OffsetRanges] = field(default_factory=dict)  # what the log covers
+    aggregates: bool = False  # whether the files hold partial results instead of rows
+    row_count: int = 0  # rows in all visible files
+    file_count: int = 0  # how many files are visible
+    without_origin: int = 0  # rows that tell no origin
+    gone: list[str] = field(default_factory=list)  # files that the log names and that are nowhere
+    staged: list[str] = field(default_factory=list)  # files that are committed but not renamed into sight yet
+    # visible files that the log does not name, whatever their names end in
+    unknown: list[str] = field(default_factory=list)
+    foreign: list[str] = field(default_factory=list)  # those of them that are no Parquet: readers fail on them
+    # what hides all files that are not its own from Spark, where it is there
+    spark_log: list[str] = field(default_factory=list)
+    # files that only globs read: rows of them appear in some readers and not in others
+    hidden: list[str] = field(default_factory=list)
+    # files that have another size, number of rows or other columns than the log says
+    changed: list[str] = field(default_factory=list)
+    # files whose content is not what was written, by the log's hash, with what is wrong; of a deep look
+    corrupt: dict[str, str] = field(default_factory=dict)
+    checked: int = 0  # how many files have the content that was written; of a deep look
+    deep: bool = False  # whether all bytes of all files were read
+    topology: str = ""  # whose the log is
+    unreadable: dict[str, str] = field(default_factory=dict)  # files that are no Parquet, with the reason
+    leftovers: int = 0  # staged files that no entry names: of flushes that were stopped
+    # files that a compaction has replaced, and that are in sight all the same
+    replaced: list[str] = field(default_factory=list)
+    outdated: list[str] = field(default_factory=list)  # files from before the last rebuild that are in sight
+    forgotten: list[str] = field(default_factory=list)  # files that were gone, and that somebody has let the log forget
+
+    @property
+    def streams(self) -> list[Stream]:
+        """All streams that files or log know, sorted."""
+        return sorted({*self.rows, *self.logged})
+
+
+def visible_files(directory: Path, disk: Storage | None = None) -> Iterator[Path]:
+    """Yield the files that readers of a directory take for its data, whatever their names end in."""
+    if isinstance(directory, ObjectPath):
+        found = (disk or storage_of(directory)).files_below(directory)
+        yield from sorted(path for path in found if is_visible(path.relative_to(directory).as_posix()))
+        return
+    for path in sorted(directory.iterdir()) if directory.is_dir() else ():
+        if not is_visible(path.name):
+            continue
+        if path.is_dir():
+            yield from visible_files(path)
+        elif path.is_file():
+            yield path
+
+
+def hidden_files(directory: Path) -> list[str]:
+    """Return the files that globs read and listings leave out."""
+    paths = (
+        (path for path in storage_of(directory).files_below(directory) if path.suffix == ".parquet")
+        if isinstance(directory, ObjectPath)
+        else (path for path in directory.rglob("*.parquet") if path.is_file())
+    )
+    below = (path.relative_to(directory).as_posix() for path in paths)
+    return sorted(path for path in below if not is_visible(path))
+
+
+def look_at_files(directory: Path, clock: Clock = SYSTEM_CLOCK, *, deep: bool = False) -> FoundRows:
+    """Read the log and the origins of all rows. Memory: about 40 bytes per row of the largest stream, 8 for the others.
+
+    Writers and compactors may be at work meanwhile. What is told is how the directory was as of one entry, the last one
+    that was read: each file that counted then is read where it is by now, in sight or already replaced.
+    """
+    for _ in range(ATTEMPTS):
+        try:
+            return _Look(directory, clock, deep=deep).look()
+        except _MovedOnError:
+            continue
+    raise SinkError(
+        f"{directory}: compactions delete replaced files faster than they can be read",
+        cure="downspout compact with a longer --keep; or audit again when it has ended",
+    )
+
+
+class _MovedOnError(Exception):
+    """A file that counted was replaced meanwhile, and the replaced one deleted; or another came into sight again."""
+
+
+class _Look:
+    """One look at a directory.
+
+    Files that are on their way are waited for: one that is committed comes into sight at once, one that was replaced
+    goes out of it, unless their process was stopped. Those that do not move are told as a reader meets them.
+    """
+
+    def __init__(self, directory: Path, clock: Clock, *, deep: bool) -> None:
+        self._directory = directory
+        self._disk = storage_of(directory)
+        self._layout = Layout(directory)
+        self._clock = clock
+        self._found = FoundRows(deep=deep)
+        self._reader = _OriginReader()
+        self._paths: dict[str, Path] = {}  # what was read, and where
+        # Listed first: a file comes into sight after its entry was made, so the log names each file that was listed.
+        self._visible = {path.relative_to(directory).as_posix(): path for path in visible_files(directory)}
+        self._log = self._later = read_log(directory)
+        self._versions = {version: _columns_of(version) for version in self._log.schemas}
+
+    def look(self) -> FoundRows:
+        """Return what is there."""
+        found, log = self._found, self._log
+        found.entries, found.forgotten, found.topology = log.length, log.forgotten, log.topology
+        found.logged = {stream: log.coverage.ranges(stream) for stream in log.coverage.streams()}
+        coming = [name for name in log.files if not self._read(name)]
+        leaving = [name for name in self._visible if name in log.replaced]
+        self._wait(coming, leaving)
+        for name in self._visible.keys() - log.files.keys() - log.replaced.keys():
+            if self._read(name):
+                self._take_stranger(name)
+        found.hidden = hidden_files(self._directory)
+        found.spark_log = [SPARK_LOG] if self._disk.exists(self._directory / SPARK_LOG) else []
+        self._sum_up()
+        return found
+
+    def _take_stranger(self, name: str) -> None:
+        """Note a file that was read and that the log does not name."""
+        found = self._found
+        if name in found.unreadable and not name.endswith(".parquet"):
+            del found.unreadable[name], self._paths[name]
+            found.foreign.append(name)
+        # Where there is no log, the files are a sink's by their names, or nobody says that they should be otherwise.
+        elif self._log.length or incarnation_of(name):
+            found.unknown.append(name)
+
+    def _wait(self, coming: list[str], leaving: list[str]) -> None:
+        """Read the files that come into sight, and those that do not leave it."""
+        found = self._found
+        for turn in range(TURNS):
+            coming = [name for name in coming if not self._read(name) and not self._is_elsewhere(name)]
+            leaving = [name for name in leaving if self._disk.exists(self._directory / name)]
+            if not coming and not leaving:
+                return
+            if turn < TURNS - 1:
+                self._clock.sleep(TURN_S)
+        found.staged = coming
+        for name in leaving:
+            if not self._read(name):
+                raise _MovedOnError  # it left at last, and what took its place may have come into sight before
+            (found.outdated if name in self._log.outdated else found.replaced).append(name)
+
+    def _is_elsewhere(self, name: str) -> bool:
+        """Return whether a file that counts is not in staging: gone, or replaced since we read the log."""
+        if self._disk.exists(self._layout.staged(name)):
+            return False
+        if self._read(name):  # it came into sight between two looks
+            return True
+        if name in self._later.files:
+            self._later = read_log(self._directory)
+        if name in self._later.files:
+            self._found.gone.append(name)
+        elif not self._read(name, self._layout.at(self._layout.replaced, name)):
+            raise _MovedOnError
+        return True
+
+    def _read(self, name: str, path: Path | None = None) -> bool:
+        """Take a file's origins; return whether it was there."""
+        found, path = self._found, path or self._directory / name
+        try:
+            source = _opened(path)
+            size = path.stat().st_size if source is path else source.size()
+            rows = self._reader.read(source)
+        except FileNotFoundError:
+            return False
+        except (OSError, pa.ArrowException) as error:
+            found.unreadable[name] = " ".join(str(error).split())[:200]
+        else:
+            found.row_count += rows
+            logged = self._log.named.get(name)
+            if logged is not None and ((logged.rows, logged.bytes) != (rows, size) or self._has_others(name, source)):
+                found.changed.append(name)
+        if found.deep and not self._look_deep(name, path):
+            return False
+        self._paths[name] = path
+        return True
+
+    def _has_others(self, name: str, source: Any) -> bool:
+        """Return whether a file that counts has other columns than its entry says; those of folders are not in it.
+
+        A compaction puts files of one version together, and does not say of which.
+        """
+        if name not in self._log.files or None in self._versions.values():
+            return False
+        flushed = self._log.written.get(name)
+        said = self._versions.values() if flushed is None else [self._versions[flushed]]
+        try:
+            schema = pq.read_schema(source)
+        except FileNotFoundError:
+            return False
+        # A file that holds nothing but origins is compared by these.
+        mine = {field.name: field.type for field in schema if field.name not in _ORIGIN}
+        return bool(mine) and mine not in said
+
+    def _look_deep(self, name: str, path: Path) -> bool:
+        """Compare a file's content with what was written; return whether it was there."""
+        found, logged = self._found, self._log.named.get(name)
+        try:
+            if logged is None:
+                damaged = _damaged_columns(path)
+                if damaged and name not in found.unreadable:
+                    found.unreadable[name] = damaged
+            elif self._hash(path) == logged.hash:
+                found.checked += 1
+            else:
+                found.corrupt[name] = _damaged_columns(path) or "other values"
+        except FileNotFoundError:
+            return False
+        except OSError as error:
+            found.unreadable.setdefault(name, " ".join(str(error).split())[:200])
+        return True
+
+    def _hash(self, path: Path) -> str:
+        return hash_of(self._disk.read(path)) if self._disk.is_remote else hash_of_file(path)
+
+    def _sum_up(self) -> None:
+        found, log = self._found, self._log
+        found.file_count = len(self._paths)
+        for names in (
+            found.gone,
+            found.staged,
+            found.unknown,
+            found.foreign,
+            found.changed,
+            found.replaced,
+            found.outdated,
+        ):
+            names.sort()
+        staging = self._layout.staging
+        hidden = below(self._disk, staging)
+        found.leftovers = sum(name.endswith(".parquet") for name in hidden - log.named.keys())
+        found.aggregates = bool(found.logged) and self._reader.files == 0 and self._reader.without > 0
+        if found.aggregates:
+            _take_from_log(found, log, self._paths.keys() - {*found.changed, *found.corrupt, *found.unreadable})
+            return
+        found.without_origin = self._reader.without
+        self._reader.result(found)
+        if found.surplus:
+            _name_repeats(found, self._paths)
+
+
+def _columns_of(logged: Sequence[str]) -> dict[str, pa.DataType] | None:
+    """Return the columns that data files have by the log, without those of folders; None where it cannot be told."""
+    folders = {text[1:] for text in logged if text.startswith("/") and ":" not in text}
+    try:
+        schema = logged_schema(logged)
+    except DownspoutError:
+        return {}  # words that no sink has written: no file has such columns
+    if not logged or any(text.startswith("key ") for text in logged):
+        return None
+    return {field.name: field.type for field in schema if field.name not in {*folders, *_ORIGIN}}
+
+
+def _damaged_columns(path: Path) -> str:
+    """Return which columns of a file cannot be read, or have pages whose checksums are wrong; empty: none.
+
+    Raises:
+        FileNotFoundError: it is not there.
+    """
+    try:
+        with pq.ParquetFile(_opened(path), page_checksum_verification=True) as file:
+            names = [name for name in file.schema_arrow.names if not _can_be_read(file, name)]
+    except FileNotFoundError:
+        raise
+    except (OSError, pa.ArrowException) as error:
+        return " ".join(str(error).split())[:200]
+    return f"damaged pages in {', '.join(names)}" if names else ""
+
+
+def _can_be_read(file: pq.ParquetFile, name: str) -> bool:
+    try:
+        for group in range(file.num_row_groups):
+            file.read_row_group(group, columns=[name])
+    except (OSError, pa.ArrowException):
+        return False
+    return True
+
+
+def _name_repeats(found: FoundRows, paths: dict[str, Path]) -> None:
+    """Say which files hold the rows of offsets that have several. Reads all files again, which only damage needs."""
+    repeated = Coverage()
+    for stream, ranges in found.surplus.items():
+        for start, end in offset_ranges.union(ranges):
+            repeated.add_range(stream, start, end)
+    for name, path in paths.items():
+        if name in found.unreadable:
+            continue
+        try:
+            _, parts = _origins(_opened(path))
+        except FileNotFoundError:
+            raise _MovedOnError from None
+        if rows := sum(int(repeated.contains(stream, offsets).sum()) for stream, offsets in parts or ()):
+            found.repeated_in[name] = rows
+
+
+def _take_from_log(found: FoundRows, log: LogSide, shown: Collection[str]) -> None:
+    """Take an aggregate's rows from those entries whose files, or what took their place, are as they were written."""
+    known = Coverage()
+    copies = log.copies(shown)
+    for entry in log.flushes:
+        # An entry's rows are there as often as those of all its files are: once, unless a compaction was stopped half
+        # way.
+        counts = [copies[file.path] for file in entry.files]
+        if not min(counts):
+            continue
+        for stream in entry.coverage.streams():
+            ranges = entry.coverage.ranges(stream)
+            if surplus := offset_ranges.intersect(known.ranges(stream), ranges) + ranges * (max(counts) - 1):
+                found.surplus[stream] = [*found.surplus.get(stream, []), *surplus]
+                found.repeated_in.update({file.path: file.rows for file in entry.files if file.path in shown})
+        known.update(entry.coverage)
+    found.rows = {stream: known.ranges(stream) for stream in known.streams()}
+
+
+class _OriginReader:
+    """Collects the offsets of each stream, file by file, as arrays."""
+
+    def __init__(self) -> None:
+        self._offsets: dict[Stream, list[NDArray[np.int64]]] = {}
+        self.files = 0  # files with origin columns
+        self.without = 0  # rows without origins
+
+    def read(self, source: Any) -> int:
+        """Read one file; return how many rows it has."""
+        count, parts = _origins(source)
+        if parts is None:
+            self.without += count
+            return count
+        self.files += 1
+        self.without += count - sum(len(offsets) for _, offsets in parts)
+        for stream, offsets in parts:
+            self._offsets.setdefault(stream, []).append(offsets)
+        return count
+
+    def result(self, found: FoundRows) -> None:
+        """Write down what was read."""
+        for stream in list(self._offsets):
+            ordered = np.sort(np.concatenate(self._offsets.pop(stream)))
+            found.rows[stream] = offset_ranges.of_offsets(ordered)
+            further: OffsetRanges = []
+            # One round for each time that the most frequent row is there too often.
+            while len(ordered := ordered[1:][ordered[1:] == ordered[:-1]]):
+                further += offset_ranges.of_offsets(ordered)
+            if further:
+                found.surplus[stream] = further
+
+
+def _opened(path: Path) -> Any:
+    """Return what pyarrow reads a data file from: its path, or of an object store its content."""
+    return pa.BufferReader(storage_of(path).read(path)) if isinstance(path, ObjectPath) else path
+
+
+def _origins(source: Any) -> tuple[int, list[tuple[Stream, NDArray[np.int64]]] | None]:
+    """Return the number of rows of a file and the offsets by stream; None where it has no origin columns."""
+    metadata = pq.read_metadata(source)
+    count = int(metadata.num_rows)
+    schema = metadata.schema.to_arrow_schema()
+    if not set(_ORIGIN) <= set(schema.names):
+        return count, None
+    _check_types(schema)
+    with pq.ParquetFile(
+        source, metadata=metadata, read_dictionary=list(_TEXTS), page_checksum_verification=True
+    ) as file:
+        table = file.read(columns=list(_ORIGIN))
+    # Rows of which a part of the origin is null have no origin.
+    for name in _ORIGIN:
+        if table.column(name).null_count:
+            table = table.filter(table.column(name).is_valid())
+    return count, _by_stream(table) if table.num_rows else []
+
+
+def _check_types(schema: pa.Schema) -> None:
+    """Raise ArrowInvalid where a column cannot be a part of an origin: the file is not a sink's."""
+    for name in _ORIGIN:
+        kind: Any = schema.field(name).type
+        kind = kind.value_type if pa.types.is_dictionary(kind) else kind
+        fits = pa.types.is_string(kind) or pa.types.is_large_string(kind)
+        if name not in _TEXTS:
+            fits = pa.types.is_integer(kind)
+        if not fits:
+            raise pa.ArrowInvalid(f"its column {name} is {kind}")
+
+
+def _by_stream(table: pa.Table) -> list[tuple[Stream, NDArray[np.int64]]]:
+    offsets = table.column("_offset").to_numpy().astype(np.int64, copy=False)
+    codes = np.zeros(len(offsets), dtype=np.int64)
+    values: list[list[Any]] = []
+    for name in (*_TEXTS, "_partition"):
+        column: Any = table.column(name).unify_dictionaries().combine_chunks()
+        encoded = column if pa.types.is_dictionary(column.type) else column.dictionary_encode()
+        values.append(encoded.dictionary.to_pylist())
+        codes = codes * len(values[-1]) + encoded.indices.to_numpy(zero_copy_only=False)
+    order = np.argsort(codes, kind="stable")
+    present, first = np.unique(codes[order], return_index=True)
+    parts = np.split(offsets[order], first[1:])
+    return [(_stream(code, values), part) for code, part in zip(present.tolist(), parts, strict=True)]
+
+
+def _stream(code: int, values: Sequence[Sequence[Any]]) -> Stream:
+    picked: list[Any] = []
+    for column in reversed(values):
+        code, index = divmod(code, len(column))
+        picked.append(column[index])
+    partition, path, topic_id, topic = picked
+    return Stream(topic, topic_id, partition, path)
+
+
+# --- The audit's second witness: what the log says, entry by entry, and whether it can be so ---
+
+_CURE = "restore the log from a backup; a log that was changed by hand cannot be trusted"
+
+
+@dataclass
+class LogSide:
+    """What a log says."""
+
+    length: int = 0  # how many entries
+    topology: str = ""  # whose they are
+    schemas: tuple[tuple[str, ...], ...] = ()  # the columns that its entries declare, the first ones first
+    written: dict[str, tuple[str, ...]] = field(default_factory=dict)  # path → the columns of the flush that wrote it
+    coverage: Coverage = field(default_factory=Coverage)  # the rows that are in the directory
+    files: Mapping[str, DataFile] = field(default_factory=dict)  # those that count, by path
+    named: dict[str, DataFile] = field(default_factory=dict)  # all that were ever named
+    # paths that count no more → number of the entry that has removed them
+    replaced: dict[str, int] = field(default_factory=dict)
+    # number → the files that a compaction has made
+    compactions: dict[int, tuple[DataFile, ...]] = field(default_factory=dict)
+    flushes: list[Entry] = field(default_factory=list)  # those since the last rebuild that came with rows
+    outdated: set[str] = field(default_factory=set)  # paths that a rebuild has removed
+    forgotten: list[str] = field(default_factory=list)  # paths that were removed because they were gone
+
+    def take(self, entry: Entry, before: History) -> None:
+        """Take the next entry; ``before`` is the state that it found."""
+        if entry.kind == REBUILD:
+            self.outdated.update(before.files)
+            self.replaced.update(dict.fromkeys(before.files, entry.number))
+            self.flushes.clear()
+            self.forgotten.clear()
+        if entry.kind == COMPACT and not entry.files:
+            self.forgotten += entry.removed  # nothing took their place: one that is there again is a stranger
+        elif entry.kind == COMPACT:
+            self.replaced.update(dict.fromkeys(entry.removed, entry.number))
+            self.compactions[entry.number] = entry.files
+        if entry.kind == FLUSH and entry.files:
+            self.flushes.append(entry)
+            self.written.update(dict.fromkeys((file.path for file in entry.files), entry.schema))
+        self.named.update((file.path, file) for file in entry.files)
+
+    def copies(self, shown: Collection[str]) -> dict[str, int]:
+        """Return for each file that was ever named how often its rows are in sight."""
+        found: dict[str, int] = {}
+        # Rows are where they were written, if that file is shown, and wherever compactions have taken them since. Files
+        # are looked at in the reverse order of their entries, because what takes a file's place is always younger.
+        for path in reversed(self.named):
+            heirs = self.compactions.get(self.replaced.get(path, -1), ())
+            found[path] = (path in shown) + min((found[heir.path] for heir in heirs), default=0)
+        return found
+
+
+def read_log(directory: Path) -> LogSide:
+    """Read a directory's log, and compare it with itself and with its checkpoints."""
+    # Listed before the log is read: a checkpoint is made after its entries.
+    log = CommitLog(directory, checkpoints=False)
+    checkpoints = _checkpoints(log.layout.checkpoints)
+    entries = log.refresh()
+    log.check_complete()
+    side, history = LogSide(), History()
+    for entry in entries:
+        if contradiction := _contradiction(entry, history, side.named):
+            raise SinkError(f"{log.path(entry.number)} is damaged: {contradiction}", cure=_CURE)
+        side.take(entry, history)
+        history.take(entry)
+        if (checkpoint := checkpoints.pop(history.length, None)) is not None:
+            _compare(log.checkpoint_path(history.length), checkpoint, history)
+    for length in checkpoints:
+        raise SinkError(
+            f"{log.path(length - 1)} is missing, and {log.checkpoint_path(length)} says that it was there",
+            cure=f"restore {log.folder} from a backup; without it the directory's history is unknown",
+        )
+    side.length, side.coverage, side.files = history.length, history.coverage, history.files
+    side.topology, side.schemas = history.topology or "", history.schemas
+    return side
+
+
+def _checkpoints(folder: Path) -> dict[int, History]:
+    """Return the checkpoints that a writer would believe, by their length. Others it ignores, and so do we."""
+    found: dict[int, History] = {}
+    disk = storage_of(folder)
+    for name in disk.names(folder):
+        made = History()
+        try:
+            made.restore(disk.read(folder / name))
+        except (OSError, ValueError):
+            continue
+        if made.length and name == f"{made.length:020d}.json":
+            found[made.length] = made
+    return found
+
+
+def _compare(path: Path, checkpoint: History, history: History) -> None:
+    if checkpoint.to_bytes() != history.to_bytes():
+        raise SinkError(
+            f"{path} does not say what the {history.length:,} entries before it say: who writes next would believe it",
+            cure=f"stop what writes there, delete {path}, and audit again: it is a cache, the entries are what counts",
+        )
+
+
+def _contradiction(entry: Entry, before: History, named: Mapping[str, DataFile]) -> str:
+    """Return what in an entry cannot be so, after all the entries before it; nothing, if it can."""
+    for what in ("topology", "component"):
+        known, said = getattr(before, what), getattr(entry, what)
+        if known not in (None, said):
+            return f"its {what} is {said}, and that of the entries before it {known}"
+    if wrong := _wrong_columns(entry, before):
+        return wrong
+    paths = [file.path for file in entry.files]
+    if again := _first(path for path in paths if path in named):
+        return f"it names {again}, which an earlier entry has named"
+    if len(set(paths)) < len(paths):
+        return "it names a file twice"
+    if late := _first(path for path in paths if incarnation_of(path) in before.fenced):
+        return f"it names {late}, whose writer was fenced before"
+    if entry.kind in (FENCE, REBUILD) and (paths or entry.coverage.total):
+        return f"a {entry.kind} has no files and no rows"
+    if entry.kind == REBUILD and entry.rebuild <= before.rebuild:
+        return f"rebuild {entry.rebuild} after rebuild {before.rebuild}"
+    return _contradiction_of_compact(entry, before) if entry.kind == COMPACT else ""
+
+
+def _contradiction_of_compact(entry: Entry, before: History) -> str:
+    if entry.coverage.total:
+        return "a compaction brings no rows"
+    if absent := _first(path for path in entry.removed if path not in before.files):
+        return f"it replaces {absent}, which did not count"
+    removed = sum(before.files[path].rows for path in entry.removed)
+    if entry.files and removed != entry.rows:
+        return f"it replaces {removed:,} rows by {entry.rows:,}"
+    if entry.gone_before > entry.number:
+        return f"it says that what was removed before entry {entry.gone_before} is gone"
+    return ""
+
+
+def _wrong_columns(entry: Entry, before: History) -> str:
+    """Return what in an entry's columns cannot be so: they may be those of an earlier entry, or grow."""
+    if entry.kind == REBUILD:
+        return ""
+    try:
+        why = before.refusals(entry.schema)
+    except DownspoutError as error:  # words that no sink writes
+        why = [error.message]
+    if not why:
+        return ""
+    said, known = ", ".join(entry.schema), ", ".join(before.schema or ())
+    return f"its schema is {said}, and that of the entries before it {known}: {'; '.join(why)}"
+
+
+def _first(paths: Iterable[str]) -> str:
+    return next(iter(paths), "")

@@ -1,0 +1,328 @@
+"""Run a topology again on a few records, to learn which rows it makes of them.
+
+``downspout.testing.given_records`` runs it, with a Kafka in memory that holds the records at their own offsets; the
+command line joins the two. The topology is the user's, but for its sinks: each is replaced by a bolt that notes
+origins and writes nothing. Bolts in between run as they are, and those that lead to no such sink do not run; they
+must be deterministic per record, as exactly-once needs anyway. The inputs of the sink have the steps that its
+directory knows.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from multiprocessing import resource_tracker
+from multiprocessing.connection import Connection
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+from typing import Any
+
+from downspout.audit.expected import Failed
+from downspout.component import Bolt
+from downspout.dead_letters.dead_letter import DeadLetter
+from downspout.engine.graph import Graph
+from downspout.engine.load import load
+from downspout.engine.settings import Settings, dead_letter_topics, reads
+from downspout.engine.settings import resolve as settings_of
+from downspout.errors import DownspoutError, TopologyError, coordinates
+from downspout.formatting import counted
+from downspout.kafka.port import Record
+from downspout.ledger.origin import Origin
+from downspout.settings.object_path import place as folder
+from downspout.sink.identity import check_names, name_of, resolve, with_step
+from downspout.sink.log.commit_log import CommitLog
+from downspout.sink.notes import Run
+from downspout.sink.object_store import storage_of
+from downspout.system.process import end_with_parent
+
+Steps = Mapping[tuple[str, str, str], str]
+"""Of each input of a sink, as (sink, component, stream), the step that its rows' paths end in."""
+
+RunOn = Callable[[Graph, type[Bolt], Sequence[Record]], Iterable[DeadLetter]]
+"""Runs a topology, with another class for its sinks, on records at their own offsets, and returns the dead letters."""
+
+
+@dataclass(frozen=True)
+class TopologyReplay:
+    """A :data:`Replay` of one topology for one of its directories."""
+
+    graph: Graph  # the topology, with all values it is run with
+    steps: Steps  # of the inputs of the sink that writes to the directory
+    dead_letters: tuple[str, ...]  # the dead-letter topics of its Kafka spouts
+    topics: tuple[str, ...]  # what the spouts that lead to that sink read, where they name it
+    patterns: tuple[str, ...]  # and where they say by ``kafka.pattern``
+    run_on: RunOn  # runs it
+
+    @property
+    def several(self) -> bool:
+        """Whether a record may have a row through each of several inputs."""
+        return len(self.steps) > 1
+
+    def __call__(self, records: Sequence[Record]) -> Mapping[tuple[str, int, int], Iterable[str] | Failed]:
+        """Run the topology on the records; return the paths that reach the sink, and the failures."""
+        seen: dict[tuple[str, int, int], list[str]] = {}
+        steps = self.steps
+
+        class Notes(Bolt):
+            """Stands for a sink."""
+
+            def process(self, tup: Any) -> None:
+                """Note the tuple's origin; an input without one is not in ``steps``."""
+                step = steps.get((self.component_name, tup.component, tup.stream))
+                if step is not None:
+                    origin = Origin.of(tup.values.origin)
+                    place = (origin.topic, origin.partition, origin.offset)
+                    seen.setdefault(place, []).append(with_step(origin.path, step))
+
+        outcome: dict[tuple[str, int, int], list[str] | Failed] = {}
+        for dead_letter in self.run_on(self.graph, Notes, records):
+            if dead_letter.topic is not None and dead_letter.partition is not None and dead_letter.offset is not None:
+                place = (dead_letter.topic, dead_letter.partition, dead_letter.offset)
+                outcome[place] = Failed(_reason(dead_letter, coordinates(*place)), tuple(seen.get(place, ())))
+        return {**seen, **outcome}
+
+
+def make_replay(
+    target: str,  # ``topologies/x.py``, or module:Class
+    directory: Path,  # the sink's
+    run_on: RunOn,  # runs the topology on records
+    *,
+    topology: str | None = None,  # which class, where the file holds several
+    overrides: Sequence[str] = (),  # ``--set`` options
+    # the settings of the run that wrote there: they hold instead of this process's environment and its
+    # ``downspout.toml``, if it was a run of this topology
+    run: Run | None = None,
+) -> TopologyReplay:
+    """Return what runs a topology on records and tells which rows reach the sink of a directory.
+
+    Raises:
+        TopologyError: it cannot be loaded, or none of its sinks writes to that directory.
+        SinkError: the directory's log is damaged, or it cannot be told which of its rows came through which input.
+    """
+    graph = load(target, topology)
+    settings = _settings(graph, overrides, run)
+    ours = _sinks_of(graph, settings, target, directory)
+    dead_letters = dict.fromkeys(topic for topic in dead_letter_topics(graph, settings).values() if topic)
+    steps = {key: step for name in ours for key, step in _steps(graph, settings, name, directory).items()}
+    upstream = graph.upstream(ours)
+    spouts = [spout.name for spout in graph.spouts if spout.name in upstream and reads(spout, "kafka")]
+    given = [settings.components[name].values for name in spouts]
+    topics = dict.fromkeys(topic for values in given for topic in values["kafka.topics"] or ())
+    patterns = tuple(values["kafka.pattern"] for values in given if values["kafka.pattern"])
+    run_graph = _as_it_was_run(graph, settings)
+    # What leads to the sink makes its rows. The rest would only do again what it does besides.
+    run_graph = replace(run_graph, components={k: v for k, v in run_graph.components.items() if k in upstream})
+    return TopologyReplay(run_graph, steps, tuple(dead_letters), tuple(topics), patterns, run_on)
+
+
+def _settings(graph: Graph, overrides: Sequence[str], run: Run | None) -> Settings:
+    """Return the settings of a run: those that were noted of it, those of the topology's file, and ``--set``."""
+    if run is None or run.topology != graph.name:
+        return settings_of(graph, overrides)
+    components = {
+        name: replace(component, config={**component.config, **run.settings.get(name, {})})
+        for name, component in graph.components.items()
+    }
+    return settings_of(replace(graph, components=components), overrides, environ={}, file=Path(os.devnull, "none"))
+
+
+def _sinks_of(graph: Graph, settings: Settings, target: str, directory: Path) -> list[str]:
+    """Return the sinks that write to a directory by the settings; else the one that the directory's log names."""
+    sinks = {
+        c.name: str(settings.components[c.name].values["parquet.directory"]) for c in graph.bolts if reads(c, "parquet")
+    }
+    if ours := [name for name, place in sinks.items() if folder(place).absolute() == directory.absolute()]:
+        return ours
+    # A directory may have been moved, copied, or given with ``--set``.
+    log = _log(directory, settings, sinks)
+    if log.topology == graph.name and log.component in sinks:
+        return [log.component]
+    written = ", ".join(f"{name} to {place}" for name, place in sinks.items()) or "it has no sink"
+    raise TopologyError(
+        f"{target}: no sink writes to {directory} ({written})", cure="--set SINK:parquet.directory=DIR, as it was run"
+    )
+
+
+def _log(directory: Path, settings: Settings, sinks: Iterable[str]) -> CommitLog:
+    """Return the log of a directory as far as it goes now; an object store is reached as one of the sinks says."""
+    given = (settings.components[sink].values["parquet.storage_options"] for sink in sinks)
+    log = CommitLog(directory, storage_of(directory, next(filter(None, given), None)))
+    log.refresh()
+    return log
+
+
+def _steps(graph: Graph, settings: Settings, sink: str, directory: Path) -> Steps:
+    """Return the steps of a sink's inputs, as the sink itself finds them when it opens the directory."""
+    inputs = {
+        name_of(given.source, given.stream): (sink, given.source, given.stream)
+        for given in graph.components[sink].inputs
+        if "origin" in graph.components[given.source].streams[given.stream].fields
+    }
+    log = _log(directory, settings, [sink])
+    names = check_names(settings.components[sink].values["parquet.input_names"], list(inputs))
+    steps = resolve(directory, list(inputs), names, log.inputs, has_rows=len(log.coverage) > 0)
+    return {inputs[name]: step for name, step in steps.items()}
+
+
+def _as_it_was_run(graph: Graph, settings: Settings) -> Graph:
+    """Return the graph with all values that were given for its components, from wherever."""
+    components = {}
+    for name, component in graph.components.items():
+        found = settings.components[name]
+        given = {key: value for key, value in found.values.items() if found.sources[key] != "default"}
+        components[name] = replace(component, config={k: v for k, v in given.items() if not k.startswith("run.")})
+    return replace(graph, components=components, config={})
+
+
+def _reason(dead_letter: DeadLetter, place: str) -> str:
+    """Return why a record failed, without its place, so that the same reason reads the same."""
+    text = " ".join((dead_letter.error or dead_letter.kind or "").split()).removeprefix(f"{place}: ")
+    where = f"fails in {dead_letter.component}" if dead_letter.component else "fails"
+    kind = (dead_letter.error_class or "").rpartition(".")[2]
+    text = text.removeprefix(f"{dead_letter.component}: ")
+    return f"{where}: {kind}: {text}" if kind else f"{where}: {text}"
+
+
+# --- Run the audit's topology in a process of its own, so that a record that kills it ends neither audit  ---
+
+KILLERS_MAX = 10  # Each costs up to a dozen starts of a process, so an audit that finds more is given up
+
+Outcomes = dict[tuple[str, int, int], Iterable[str] | Failed]
+
+
+class ReplayApart:
+    """A :data:`~downspout.audit.audit.Replay` in a process of its own; close it after use.
+
+    Attributes:
+        several: whether a record may have a row through each of several inputs.
+        dead_letters: the dead-letter topics of the topology's Kafka spouts.
+        topics: what the spouts that lead to the sink read, where they name it.
+        patterns: and where they say by ``kafka.pattern``.
+
+    Raises:
+        TopologyError, SinkError: as :func:`~downspout.audit.replays.make_replay` does.
+    """
+
+    def __init__(
+        self,
+        target: str,
+        directory: Path,
+        run_on: RunOn,
+        *,
+        topology: str | None = None,
+        overrides: Sequence[str] = (),
+        run: Run | None = None,
+    ) -> None:
+        self._target = target
+        self.make = partial(
+            make_replay, target, directory, run_on, topology=topology, overrides=tuple(overrides), run=run
+        )
+        here = self.make()  # what is wrong with it is said before anything is started
+        self.several, self.dead_letters = here.several, here.dead_letters
+        self.topics, self.patterns = here.topics, here.patterns
+        self._child: tuple[BaseProcess, Connection] | None = None
+        self._killers: list[str] = []
+
+    def __call__(self, records: Sequence[Record]) -> Mapping[tuple[str, int, int], Iterable[str] | Failed]:
+        """Run the topology on the records.
+
+        Raises:
+            TopologyError: more than :data:`KILLERS_MAX` records have ended the process that ran them.
+            DownspoutError: what the topology's run raised.
+        """
+        return self._run(list(records))
+
+    def close(self) -> None:
+        """End the process."""
+        if self._child is not None:
+            process, pipe = self._child
+            pipe.close()  # it ends by itself at the end of its input, unless it is busy
+            process.terminate()
+            process.join()
+            self._child = None
+
+    def _run(self, records: Sequence[Record]) -> Outcomes:
+        process, pipe = self._child = self._child or self._start()
+        try:
+            pipe.send(records)
+            answer: Outcomes | Exception = pipe.recv()
+        except (EOFError, OSError):
+            answer = self._narrow(records, self._bury(process))
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    def _narrow(self, records: Sequence[Record], death: str) -> Outcomes:
+        """Return what becomes of records of which one, or more, ended the process."""
+        if len(records) > 1:
+            half = len(records) // 2
+            return {**self._run(records[:half]), **self._run(records[half:])}
+        (killer,) = records
+        self._killers.append(f"{coordinates(killer.topic, killer.partition, killer.offset)} ({death})")
+        if len(self._killers) > KILLERS_MAX:
+            raise TopologyError(
+                f"{self._target}: {counted(len(self._killers), 'record')} end the process that runs them: "
+                f"{', '.join(self._killers[:3])}, …",
+                cure="to mend the bolt first; or --from and --to, for a part that has fewer",
+            ) from None
+        return {(killer.topic, killer.partition, killer.offset): Failed(f"ends the process that runs it ({death})")}
+
+    def _start(self) -> tuple[BaseProcess, Connection]:
+        context = multiprocessing.get_context("spawn")  # a forked process would inherit half of each thread
+        ours, theirs = context.Pipe()
+        process = context.Process(target=_answer, args=(theirs, self.make), name="audit-replay", daemon=True)
+        # Until it can answer for itself Ctrl-C is not for it: the one report of that is ours. Its helper, which
+        # multiprocessing starts first, would lift the mask.
+        resource_tracker.ensure_running()
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
+        try:
+            process.start()
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        theirs.close()
+        try:
+            first: Outcomes | Exception = ours.recv()
+        except EOFError:
+            death = self._bury(process)
+            raise TopologyError(
+                f"{self._target}: a process that starts it without any record ends at once ({death})",
+                cure="`downspout check` on it, and what its bolts do in initialize",
+            ) from None
+        if isinstance(first, Exception):
+            ours.close()  # at the end of its input it ends
+            process.join()
+            raise first
+        return process, ours
+
+    def _bury(self, process: BaseProcess) -> str:
+        """Return how a process that has ended did so."""
+        process.join()
+        self._child = None
+        code = process.exitcode or 0
+        return signal.Signals(-code).name if code < 0 else f"exit code {code}"
+
+
+def _answer(pipe: Connection, make: Callable[[], TopologyReplay]) -> None:
+    """Run the topology without any record, and then on whatever comes through the pipe, until the other end closes."""
+    end_with_parent()  # also from within a bolt that hangs
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C reaches both processes; one of them tells of it
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT])
+    os.dup2(2, 1)  # what bolts print is no part of the report, which may be JSON
+    replay = make()
+    records: Sequence[Record] = []  # what its start alone does is not a record's fault
+    while True:
+        try:
+            answer: Outcomes | DownspoutError = dict(replay(records))
+        except DownspoutError as error:
+            answer = error
+        sys.stdout.flush()  # what was printed would be lost with this process, which may be killed
+        try:
+            pipe.send(answer)
+            records = pipe.recv()
+        except (EOFError, ConnectionError):  # the audit is done
+            return

@@ -1,0 +1,291 @@
+"""Where a command's own result goes, apart from what users' code prints; and how a command shows a page."""
+
+from __future__ import annotations
+
+import io
+import logging
+import os
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, redirect_stdout, suppress
+from typing import TYPE_CHECKING, Any, TextIO, TypeVar
+
+from downspout.clock import SYSTEM_CLOCK, Clock
+from downspout.errors import ConfigError, MissingExtraError
+
+if TYPE_CHECKING:
+    from downspout.web.page import Page
+
+PageType = TypeVar("PageType", bound="Page")
+
+
+@contextmanager
+def aside(*, wanted: bool = True) -> Iterator[TextIO]:
+    """Have all else that is printed go to stderr from now on, and give where our own result goes: standard output."""
+    out = sys.stdout
+    if not wanted:
+        yield out
+    # The descriptor is turned, so that child processes and native code write to stderr too; and for good, since
+    # there is what is printed as the process ends. Where a caller in Python has put something into standard output's
+    # place, that is left alone until the end of the context.
+    elif _descriptor(out) == 1:
+        out.flush()
+        ours = open(os.dup(1), "w", encoding=out.encoding, errors=out.errors)  # noqa: SIM115
+        os.dup2(2, 1)
+        with ours:
+            yield ours
+    else:
+        with redirect_stdout(sys.stderr):
+            yield out
+
+
+def print_result(text: str, out: TextIO) -> None:
+    """Print a command's result.
+
+    Raises:
+        BrokenPipeError: the reader has gone.
+        ConfigError: it cannot be written; a full device, for example.
+    """
+    with _written(out):
+        print(text, file=out, flush=True)
+
+
+def complain(text: str) -> None:
+    """Print what ends a command, or what went wrong in it, to standard error; in a log of JSON as an error."""
+    from downspout.export import json_log  # a run without errors needs nothing of it
+
+    json_log.complain(text)
+
+
+def write_bytes(data: bytes, out: TextIO) -> None:
+    """Write bytes as they are; errors as for :func:`print_result`."""
+    with _written(out):
+        out.buffer.write(data)
+        out.flush()
+
+
+def finish(out: TextIO) -> None:
+    """Write what was printed so far: not as the process ends, where an error could not be reported."""
+    with _written(out):
+        out.flush()
+
+
+@contextmanager
+def _written(out: TextIO) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        if (descriptor := _descriptor(out)) is not None:  # or the rest would be tried again, with the same error
+            os.dup2(os.open(os.devnull, os.O_WRONLY), descriptor)
+        if isinstance(error, BrokenPipeError):
+            raise
+        raise ConfigError(f"standard output: {error.strerror}", cure="to write it elsewhere") from None
+
+
+def _descriptor(out: TextIO) -> int | None:
+    try:
+        return out.fileno()
+    except (OSError, ValueError):
+        return None
+
+
+def check_writable(option: str, path: str) -> None:
+    """Raise a ConfigError if a file cannot be written: before hours of work whose result it would hold.
+
+    >>> check_writable("--json", "/")
+    Traceback (most recent call last):
+        ...
+    downspout.errors.ConfigError: --json /: it is a directory. Try: a path that can be written, or -
+    """
+    folder = os.path.dirname(path) or "."
+    if os.path.isdir(path):
+        why = "it is a directory"
+    elif not os.path.isdir(folder):
+        why = f"there is no directory {folder}"
+    elif not os.access(path if os.path.exists(path) else folder, os.W_OK):
+        why = "it must not be written"
+    else:
+        return
+    raise ConfigError(f"{option} {path}: {why}", cure="a path that can be written, or -")
+
+
+def take_any_text() -> None:
+    """Let standard output take any character, whatever its encoding is: one that it has not is escaped.
+
+    Otherwise a command would end with a traceback where it prints its result, after it has done its work.
+    """
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper) and stream.errors == "strict":
+            stream.reconfigure(errors="backslashreplace")
+
+
+def fill_gaps() -> None:
+    """Put ``/dev/null`` where standard input, output or error is closed: else the next file that is opened is there."""
+    for descriptor, name in enumerate(("stdin", "stdout", "stderr")):
+        with suppress(OSError):
+            os.fstat(descriptor)
+            continue
+        os.open(os.devnull, os.O_RDWR)  # the lowest number that is free
+        setattr(sys, name, open(descriptor, "r" if name == "stdin" else "w", encoding="utf-8"))  # noqa: SIM115
+
+
+@contextmanager
+def shown(serve: Callable[[], AbstractContextManager[PageType]], what: str) -> Iterator[PageType]:
+    """Serve a page while the context lasts, and say where it is.
+
+    Args:
+        serve: imports what the page needs, and returns the context in which it is served.
+        what: what the page shows.
+
+    Raises:
+        MissingExtraError: a package is not installed.
+    """
+    try:
+        served = serve()
+    except ModuleNotFoundError as error:
+        raise MissingExtraError(f"--ui needs the package {error.name}", cure="pip install 'downspout[ui]'") from None
+    with served as page:
+        print(f"downspout: {what} is shown at {page.url}", file=sys.stderr, flush=True)
+        yield page
+
+
+# --- Records on a terminal: bytes as text, milliseconds as a time, and nothing that the terminal would ob ---
+
+
+def printable(text: str, keep: str = "") -> str:
+    r"""Return a text as a terminal may show it: characters that are not visible are escaped, but those to ``keep``.
+
+    Records may hold characters that move a cursor, hide a line or send an answer to the terminal's input.
+
+    >>> printable("ü\n\x1b[2J"), printable("a\nb", keep="\n")
+    ('ü\\n\\x1b[2J', 'a\nb')
+    """
+    if text.isprintable():
+        return text
+    return "".join(each if each.isprintable() or each in keep else repr(each)[1:-1] for each in text)
+
+
+def as_text(data: bytes | None, limit: int | None = None, null: str | None = None) -> str | None:
+    r"""Return bytes as text, those that are none escaped; of the first ``limit`` bytes.
+
+    >>> as_text(b"caf\xc3\xa9 \xff"), as_text(b"abc", 2), as_text(None, null="null")
+    ('café \\xff', 'ab', 'null')
+    """
+    return null if data is None else data[:limit].decode("utf-8", errors="backslashreplace")
+
+
+def stamp(time_ms: int | None, unknown: str = "-", timespec: str = "seconds") -> str:
+    """Return a time in ms since the epoch as UTC.
+
+    >>> stamp(1500), stamp(1500, timespec="milliseconds"), stamp(-1)
+    ('1970-01-01T00:00:01Z', '1970-01-01T00:00:01.500Z', '-')
+    """
+    from datetime import UTC, datetime, timedelta  # not at the top: each command loads this
+
+    if time_ms is None or time_ms < 0:
+        return unknown
+    try:
+        moment = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=time_ms)
+    except OverflowError:
+        return str(time_ms)
+    return moment.isoformat(timespec=timespec).replace("+00:00", "Z")
+
+
+def parse_time(option: str, text: str) -> int:
+    """Return milliseconds since the epoch; a time without a zone is UTC.
+
+    >>> parse_time("--since", "1970-01-01T00:00:01"), parse_time("--since", "250")
+    (1000, 250)
+    """
+    from datetime import UTC, datetime, timedelta
+
+    if text.isdecimal():
+        return int(text)
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        raise ConfigError(f"{option} {text} is not a time", cure="2026-01-31T12:00, or milliseconds") from None
+    moment = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+    return (moment - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(milliseconds=1)
+
+
+# --- What of the log is shown on a terminal ---
+
+WHILE_S = 30.0
+
+
+class OnceInAWhile(logging.Filter):
+    """Lets a record of one logger family through if the same line of code has not spoken lately."""
+
+    def __init__(self, family: str, clock: Clock = SYSTEM_CLOCK) -> None:
+        super().__init__()
+        self._family = family  # the logger and those below it; all others pass
+        self._clock = clock
+        self._heard: dict[tuple[str, int], tuple[float, int]] = {}
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Return whether to show the record; one that is shown says how many were not."""
+        if record.name.partition(".")[0] != self._family:
+            return True
+        place, now = (record.pathname, record.lineno), self._clock.monotonic()
+        since, silent = self._heard.get(place, (-WHILE_S, 0))
+        if now - since < WHILE_S:
+            self._heard[place] = since, silent + 1
+            return False
+        self._heard[place] = now, 0
+        if silent:
+            record.msg = f"{record.getMessage()} ({silent} more like this)"
+            record.args = ()
+        return True
+
+
+class OneLine(logging.Formatter):
+    """Makes a line of a message, whatever a record had in it: no line that it forges, nothing that a terminal obeys.
+
+    The lines of a traceback are indented, so that none of them looks like one of the log.
+    """
+
+    def formatMessage(self, record: logging.LogRecord) -> str:
+        """Return the line."""
+        record.message = printable(record.message)
+        return super().formatMessage(record)
+
+    def formatException(self, ei: Any) -> str:
+        """Return the traceback."""
+        lines = super().formatException(ei).splitlines()
+        return "\n".join("    " + printable(line, keep="\t") for line in lines)
+
+
+class StderrHandler(logging.StreamHandler[TextIO]):
+    """Writes to what standard error is at the moment: a table that renews itself puts itself there, and lets lines pass
+    above it."""
+
+    def __init__(self) -> None:
+        logging.Handler.__init__(self)
+
+    @property
+    def stream(self) -> TextIO:  # type: ignore[override]
+        """Where lines go."""
+        return sys.stderr
+
+
+def log_to_stderr(quiet: bool, handler: logging.Handler | None = None) -> None:
+    """Show logs from INFO on (``quiet``: WARNING), and of kafka-python's only warnings, once in a while.
+
+    Args:
+        quiet: warnings and errors only.
+        handler: writes them, where that is not to be text.
+    """
+    level = logging.WARNING if quiet else logging.INFO
+    form = "%(asctime)s %(levelname)s %(name)s: %(message)s"
+    if handler is None:
+        handler = StderrHandler()
+        handler.setFormatter(OneLine(form))
+    logging.basicConfig(level=level, handlers=[handler])
+    logging.getLogger().setLevel(level)
+    logging.getLogger("kafka").setLevel(logging.WARNING)
+    # The leader of a group that has just been made has no metadata yet, and warns; the next join has it.
+    logging.getLogger("kafka.coordinator.assignors").setLevel(logging.ERROR)
+    for handler in logging.getLogger().handlers:
+        if not any(isinstance(known, OnceInAWhile) for known in handler.filters):
+            handler.addFilter(OnceInAWhile("kafka"))

@@ -1,0 +1,153 @@
+"""What is wrong with a topology, found without running it, and its values."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from downspout.batches import findings as batch_findings
+from downspout.engine.findings import chunk_findings, transaction_findings
+from downspout.engine.findings import findings as engine_findings
+from downspout.engine.graph import Component, Graph
+from downspout.engine.settings import Settings, reads, resolve
+from downspout.errors import TopologyError
+from downspout.findings import Finding
+from downspout.producing import findings as producing_findings
+from downspout.protocols import scopes_of
+from downspout.settings.layers import Resolved
+from downspout.settings.secrets import shown
+from downspout.settings.table import SETTINGS
+from downspout.sink import findings as sink_findings
+from downspout.spout.findings import findings as spout_findings
+from downspout.spout.settings import UI_KEYS
+from downspout.sql import findings as sql_findings
+from downspout.wire.values import KRYO
+
+# --- What several processes that run one topology share, and what they do not ---
+
+__all__ = ["Finding", "findings", "refuse_spouts", "resolve", "split_groupings", "values_of", "values_table"]
+
+SPLIT_GROUPINGS = ("fields", "global", "direct")
+"""Groupings by which a component counts on one task seeing all that belongs together."""
+
+
+def processes_of(settings: Settings) -> int:
+    """Return how many processes run the topology, as far as the settings show: 2 stands for "several"."""
+    workers, member = settings.run.values["run.workers"], settings.run.values["run.member"]
+    return int(workers or 1) if workers or member is None else 2
+
+
+def sharing_findings(graph: Graph, settings: Settings) -> Iterator[Finding]:
+    """Find what does not survive being cut into several processes (``run.workers``, ``run.member``)."""
+    if processes_of(settings) == 1:
+        return
+    workers = settings.run.values["run.workers"] or 1
+    try:
+        if workers > 1:
+            refuse_spouts(graph, workers)
+    except TopologyError as error:
+        yield Finding(True, graph.name, error.message, error.cure or "one process")
+    for bolt, what, cure in split_groupings(graph):
+        yield Finding(False, bolt.name, what, cure)
+
+
+def refuse_spouts(graph: Graph, workers: int) -> None:
+    """Raise a TopologyError for a spout that several processes cannot share."""
+    for spout in graph.spouts:
+        # Only a consumer group gives each its part. Any other spout would emit all that it has in each of them; and
+        # coordinators of batches would throw each other out.
+        if not reads(spout, "kafka") or reads(spout, "batch"):
+            raise TopologyError(
+                f"run.workers = {workers}: {spout.name} ({spout.cls.__name__}) is not a KafkaSpout, so each "
+                "worker would emit all of its tuples",
+                cure="one process (no --workers), or a KafkaSpout in its place",
+            )
+    if not graph.spouts:
+        raise TopologyError(f"run.workers = {workers}: there is no spout", cure="one process (no --workers)")
+
+
+def split_groupings(graph: Graph) -> Iterator[tuple[Component, str, str]]:
+    """Yield each bolt that may count on seeing all tuples of a key, what it would see, and the cure."""
+    for bolt in graph.bolts:
+        if reads(bolt, "parquet") or reads(bolt, "sql"):
+            # A sink counts on nothing of the kind: it writes rows, or partial aggregates that the reader finishes.
+            continue
+        given = next((each for each in bolt.inputs if each.grouping in SPLIT_GROUPINGS), None)
+        if given is None:
+            continue
+        how = f"{given.grouping} grouping" + (f" on {', '.join(given.fields)}" if given.fields else "")
+        yield (
+            bolt,
+            f"it reads {given.source!r} with a {how}, which applies within one process: with several processes each "
+            f"has its own {bolt.name}, which gets only a part of the tuples",
+            "nothing, if it keeps no state or if all records with one key are in one partition; otherwise one process, "
+            "Storm or Spark",
+        )
+
+
+# --- What is wrong with a topology, found without running it, and its values ---
+
+FINDERS = (
+    engine_findings,
+    sink_findings.findings,
+    sql_findings.findings,
+    chunk_findings,
+    transaction_findings,
+    batch_findings.findings,
+    sharing_findings,
+)
+"""Each is given the graph and its values; a KafkaSpout's settings are looked at besides, and a KafkaBolt's."""
+
+
+def findings(graph: Graph, settings: Settings) -> list[Finding]:
+    """Return all findings about a graph and its values, errors first."""
+    found = [finding for find in FINDERS for finding in find(graph, settings)]
+    for spout in graph.spouts:
+        if reads(spout, "kafka"):
+            found += spout_findings(spout.name, settings.components[spout.name].values)
+    for bolt in graph.bolts:
+        if reads(bolt, "produce"):
+            found += producing_findings.findings(bolt.name, settings.components[bolt.name].values)
+    return sorted(found, key=lambda finding: not finding.is_error)
+
+
+def values_table(graph: Graph, settings: Settings, *, everything: bool = False) -> str:
+    """Return each component's values and where they came from; secrets are not shown."""
+    lines = [f"topology {graph.name}"]
+    lines += _values(settings.run, ("run",), everything)
+    for component in graph.components.values():
+        scopes = scopes_of(component.cls)
+        kind = "spout" if component.is_spout else "bolt"
+        lines.append(
+            f"{kind} {component.name} ({component.cls.__module__}.{component.cls.__name__}, par {component.par})"
+        )
+        for given in component.inputs:
+            fields = f"({', '.join(given.fields)})" if given.fields else ""
+            lines.append(f"  reads {given.source}:{given.stream} by {given.grouping}{fields}")
+        lines += _values(settings.components[component.name], scopes, everything)
+    return "\n".join(lines)
+
+
+def _values(resolved: Resolved, scopes: tuple[str, ...], everything: bool) -> Iterator[str]:
+    for key, value, source in values_of(resolved, scopes, everything):
+        yield f"  {key} = {shown(key, value)}  ({source})"
+
+
+def values_of(resolved: Resolved, scopes: tuple[str, ...], everything: bool) -> Iterator[tuple[str, Any, str]]:
+    """Yield key, value and source of each setting that a component of these scopes reads; secrets are among them.
+
+    Args:
+        resolved: its values.
+        scopes: the prefixes of its settings.
+        everything: also what is as by default.
+    """
+    for key, value in sorted(resolved.values.items()):
+        if key in UI_KEYS or key in KRYO:  # Storm requires these of a spout; users do not set them
+            continue
+        known = key in SETTINGS
+        source = resolved.sources[key]
+        if source == "default" and not (everything and known and SETTINGS[key].scope in scopes):
+            continue
+        if known and SETTINGS[key].scope not in scopes and source != "component":
+            continue
+        yield key, value, source

@@ -1,0 +1,487 @@
+"""Kafka for PySpark without the JVM connector: ``format("downspout")``, in batch and in streaming queries.
+
+Spark pickles these classes by name: the package must be installed on the executors. Nothing connects before it must.
+"""
+
+from __future__ import annotations
+
+import atexit
+import gc
+import logging
+import select
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import cache as once
+from types import FrameType
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+from kafka import errors
+from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxRows,
+    ReadMinRows,
+    SupportsTriggerAvailableNow,
+)
+from pyspark.sql.types import StructType
+
+from downspout.errors import BrokerError, ConfigError, UnreadableError
+from downspout.kafka.columns import ColumnRecord, RecordColumns
+from downspout.kafka.port import ConsumerPort
+from downspout.kafka.unreadable import Unreadable, UnreadableBatchError, UnreadableRecordError
+from downspout.spark.kafka_options import SourceOptions, parse_options
+from downspout.spark.planning import BatchPlan, StreamPlan, connect, report_loss
+from downspout.spark.source_offsets import OffsetRange, Offsets, Sieve, Skipped, StreamOffset, to_json
+
+if TYPE_CHECKING:
+    from downspout.spark.kafka_sink import KafkaBatchWriter, KafkaStreamWriter
+
+NAME, SINK_NAME = "downspout", "downspout-kafka"
+COLUMNS = "key BINARY, value BINARY, topic STRING, partition INT, offset BIGINT, timestamp TIMESTAMP, timestampType INT"
+HEADERS_DDL = ", headers ARRAY<STRUCT<key: STRING, value: BINARY>>"
+UNREADABLE_DDL = ", unreadable STRUCT<end: BIGINT, size: BIGINT, reason: STRING>"
+TOPIC_ID = ", topicId STRING"
+
+
+@dataclass
+class RangePartition(InputPartition):
+    """One task's work. It carries no options: Spark logs partitions, and options may hold secrets."""
+
+    range: OffsetRange  # what is read
+    skipped: Skipped = ()  # what of it is left out; the driver says so, who knows whether the topic is still the same
+    topic_id: str = ""  # Kafka's, where it is asked for
+
+
+class EndPartition(InputPartition):
+    """The task of the end marker: one row, null in every column."""
+
+    def __init__(self) -> None:
+        super().__init__(None)
+
+
+class KafkaDataSource(DataSource):
+    """The source. ``downspout.spark.register`` makes it known to a session."""
+
+    @classmethod
+    def name(cls) -> str:
+        """Return what ``format`` takes."""
+        return NAME
+
+    def schema(self) -> str:
+        """Return the connector's columns."""
+        wanted = [COLUMNS]
+        more = (("includeHeaders", HEADERS_DDL), ("includeUnreadable", UNREADABLE_DDL), ("includeTopicId", TOPIC_ID))
+        for option, column in more:
+            if self.options.get(option, "false").lower() != "false":
+                wanted.append(column)
+        return "".join(wanted)
+
+    def reader(self, schema: StructType) -> KafkaBatchReader:
+        """Return the reader of a batch query."""
+        return KafkaBatchReader(self._checked(schema, streaming=False))
+
+    def streamReader(self, schema: StructType) -> KafkaStreamReader:
+        """Return the reader of a streaming query."""
+        _end_quickly()
+        return KafkaStreamReader(self._checked(schema, streaming=True))
+
+    def writer(self, schema: StructType, overwrite: bool) -> KafkaBatchWriter:
+        """Return the writer of a batch query."""
+        from downspout.spark.kafka_sink import KafkaBatchWriter, checked
+
+        return KafkaBatchWriter(checked(self.options, schema, overwrite=overwrite, streaming=False))
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> KafkaStreamWriter:
+        """Return the writer of a streaming query."""
+        from downspout.spark.kafka_sink import KafkaStreamWriter, checked
+
+        return KafkaStreamWriter(checked(self.options, schema, overwrite=overwrite, streaming=True))
+
+    def _checked(self, schema: StructType, *, streaming: bool) -> SourceOptions:
+        options = parse_options(self.options, streaming=streaming)
+        found = [field.name for field in schema.fields]
+        wanted = [column.split()[0] for column in COLUMNS.split(", ")] + ["headers"] * options.include_headers
+        wanted += ["unreadable"] * options.include_unreadable + ["topicId"] * options.include_topic_id
+        if found != wanted:
+            raise ConfigError(f"the columns are fixed: {', '.join(wanted)}", cure="leave .schema(...) out; use select")
+        return options
+
+
+class KafkaSink(KafkaDataSource):
+    """The same by the name that says where a frame is written to."""
+
+    @classmethod
+    def name(cls) -> str:
+        """Return what ``format`` takes."""
+        return SINK_NAME
+
+
+@once
+def _end_quickly() -> None:
+    """Let the process that plans a streaming query end without looking for garbage first: it is one for each query."""
+    # A quarter of what such a process costs that plans one batch: there are half a million objects of modules.
+    atexit.register(gc.freeze)
+
+
+def _read(options: SourceOptions, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+    # A batch query without anything to read has one partition all the same, PySpark's own.
+    if isinstance(partition, RangePartition):
+        for batch in read_range(options, partition.range, partition.skipped):
+            yield _with_topic_id(batch, partition.topic_id) if options.include_topic_id else batch
+    elif isinstance(partition, EndPartition):
+        marker = nulls(options.include_headers, options.include_unreadable)
+        yield _with_topic_id(marker, "") if options.include_topic_id else marker
+
+
+def _with_topic_id(batch: pa.RecordBatch, topic_id: str) -> pa.RecordBatch:
+    import pyarrow as pa
+
+    return batch.append_column("topicId", pa.repeat(pa.scalar(topic_id or None, pa.string()), batch.num_rows))
+
+
+def _partitions(plan: BatchPlan | StreamPlan, pieces: list[OffsetRange]) -> list[InputPartition]:
+    return [
+        RangePartition(piece, skipped, plan.topic_id(piece.topic))
+        for piece, skipped in zip(pieces, plan.skips(pieces), strict=True)
+    ]
+
+
+class KafkaBatchReader(DataSourceReader):
+    """A batch query: planned on the driver, once."""
+
+    def __init__(self, options: SourceOptions) -> None:
+        self._options = options
+
+    def partitions(self) -> list[InputPartition]:
+        """Return one partition for each range."""
+        plan = BatchPlan(self._options)
+        return _partitions(plan, plan.ranges())
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Yield the records of one range, on an executor."""
+        return _read(self._options, partition)
+
+
+class KafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """A streaming query: one of these plans on the driver, copies of another read on the executors."""
+
+    def __init__(self, options: SourceOptions) -> None:
+        self._options = options
+        self._plan = StreamPlan(options)
+
+    def initialOffset(self) -> dict[str, Any]:
+        """Return where a query without checkpoint starts."""
+        return self._json(self._plan.initial())
+
+    def getDefaultReadLimit(self) -> ReadLimit:
+        """Return the limit of the options. PySpark has no limit of two numbers: ``latestOffset`` looks at both."""
+        if self._options.offsets_per_trigger_max is not None:
+            return ReadMaxRows(self._options.offsets_per_trigger_max)
+        if self._options.offsets_per_trigger_min is not None:
+            return ReadMinRows(self._options.offsets_per_trigger_min)
+        return ReadAllAvailable()
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
+        """Return where the next batch ends."""
+        limited, before = not isinstance(limit, ReadAllAvailable), StreamOffset.from_json(start)
+        end = self._plan.latest(before.offsets, limited=limited, ids=before.topic_ids)
+        # The marker comes with the last records, or alone where these were done before: by a run that was stopped, or
+        # killed before its end. It stays until something new is read, so it comes once.
+        is_old = before.is_end and end == before.offsets
+        return self._json(end, is_end=is_old or (self._options.end_marker and self._plan.is_at_end(end)))
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        """End at what is there now."""
+        self._plan.freeze()
+
+    def reportLatestOffset(self) -> dict[str, Any] | None:
+        """Return the ends of all logs, for the progress report."""
+        seen = self._plan.seen()
+        return None if seen is None else to_json(seen)
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
+        """Return one partition for each range of a batch."""
+        before, after = StreamOffset.from_json(start), StreamOffset.from_json(end)
+        pieces = self._plan.ranges(before.offsets, after.offsets, after.topic_ids)
+        is_marked = after.is_end and not (before.is_end and before.offsets == after.offsets)
+        return [*_partitions(self._plan, pieces), *([EndPartition()] if is_marked else [])]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Yield the records of one range, on an executor."""
+        return _read(self._options, partition)
+
+    def commit(self, end: dict[str, Any]) -> None:
+        """Do nothing: Spark's call trails a batch; ``downspout.spark.query_progress`` is exact."""
+
+    def stop(self) -> None:
+        """Release the driver's connection."""
+        self._plan.close()
+
+    def _json(self, offsets: Offsets, *, is_end: bool = False) -> dict[str, Any]:
+        return StreamOffset(offsets, self._plan.ids_of(offsets), is_end).to_json()
+
+
+# --- The columns of Spark's Kafka connector, made of columns as the consumer has them ---
+
+HEADERS: Any = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
+_MICROSECONDS: Any = pa.timestamp("us", tz="UTC")
+_COLUMNS: Any = [
+    ("key", pa.binary()),
+    ("value", pa.binary()),
+    ("topic", pa.string()),
+    ("partition", pa.int32()),
+    ("offset", pa.int64()),
+    ("timestamp", _MICROSECONDS),
+    ("timestampType", pa.int32()),
+]
+SCHEMA = pa.schema(_COLUMNS)
+SCHEMA_WITH_HEADERS = SCHEMA.append(pa.field("headers", HEADERS))
+"""The connector's columns, as Spark's Arrow types have them."""
+UNREADABLE: Any = pa.struct([("end", pa.int64()), ("size", pa.int64()), ("reason", pa.string())])
+"""What a row says that stands for offsets whose records cannot be given whole; null in all others."""
+
+
+def to_batch(records: RecordColumns, headers: bool) -> pa.RecordBatch:
+    """Return records as the connector has them: without headers, a record's are null."""
+    count = len(records)
+    columns: list[Any] = [
+        records.keys,
+        records.values,
+        pa.repeat(pa.scalar(records.topic), count),
+        pa.repeat(pa.scalar(records.partition, pa.int32()), count),
+        pa.array(records.offsets),
+        pa.array(records.timestamps * 1000).cast(_MICROSECONDS),
+        pa.array(records.timestamp_types.astype(np.int32)),
+    ]
+    if not headers:
+        return pa.RecordBatch.from_arrays(columns, schema=SCHEMA)
+    if records.has_headers:
+        import pyarrow.compute as pc  # a quarter of a second of CPU, which few need
+
+        found: Any = records.headers()
+        are_none: Any = pc.equal(pc.list_value_length(found), pa.scalar(0, pa.int32()))
+        columns.append(pc.if_else(are_none, pa.scalar(None, HEADERS), found))
+    else:
+        columns.append(pa.nulls(count, HEADERS))
+    return pa.RecordBatch.from_arrays(columns, schema=SCHEMA_WITH_HEADERS)
+
+
+def nulls(headers: bool, unreadable: bool = False) -> pa.RecordBatch:
+    """Return one row that is null in every column."""
+    schema = SCHEMA_WITH_HEADERS if headers else SCHEMA
+    marker = pa.RecordBatch.from_pylist([{}], schema=schema)
+    return with_note(marker, None) if unreadable else marker
+
+
+def with_note(batch: pa.RecordBatch, note: Unreadable | None) -> pa.RecordBatch:
+    """Return a batch with the column ``unreadable``; with a note it is a row that stands for what cannot be read."""
+    notes: Any = pa.nulls(batch.num_rows, UNREADABLE)
+    if note is not None:
+        notes = pa.array([{"end": note.end, "size": note.size, "reason": note.why}], UNREADABLE)
+    return batch.append_column("unreadable", notes)
+
+
+def portions(records: RecordColumns, bytes_max: int) -> Iterator[RecordColumns]:
+    """Yield the records in portions of about so many bytes, at least one record each."""
+    while len(records) > 1 and records.nbytes > bytes_max:
+        count = max(len(records) * bytes_max // records.nbytes, 1)
+        while count > 1 and records[:count].nbytes > bytes_max:
+            count //= 2
+        yield records[:count]
+        records = records[count:]
+    if len(records):
+        yield records
+
+
+# --- Reading one range of offsets in an executor, as Arrow record batches ---
+
+PER_POLL_MAX = 100_000  # Records. A poll finds what was fetched, some megabytes.
+
+BATCH_BYTES = 4 * 1024 * 1024  # About how much goes into one Arrow batch
+
+POLL_MS = 500
+RETRY_S = 0.1  # Between two tries of an offset that a broker says is not in its log, though it is
+
+TOO_LARGE_CURE = "raise recordBytesMax; or includeUnreadable=records, which gives a row with its beginning in its place"
+DAMAGED_CURE = (
+    "includeUnreadable=true, which gives a row in its place; of a topology kafka.on_corrupt_batch=dead_letter, which "
+    "notes its offsets in the dead-letter topic. Another replica may have it whole"
+)
+
+log = logging.getLogger("downspout.spark")
+
+idle: dict[str, ConsumerPort] = {}
+"""Consumers between two ranges, by what they were made with. One process runs one task at a time."""
+
+
+def read_range(options: SourceOptions, wanted: OffsetRange, skipped: Skipped = ()) -> Iterator[pa.RecordBatch]:
+    """Yield the records of a range in order.
+
+    Raises:
+        DataLossError: part of it is gone, and ``failOnDataLoss`` is set.
+    """
+    # What is left out may be gone from Kafka: at the ends of the range it is not even fetched.
+    sieve = Sieve(skipped)
+    if not (parts := list(sieve.wanted(wanted.start, wanted.end))):
+        return
+    wanted = OffsetRange.of(wanted.where, parts[0][0], parts[-1][1])
+    key = f"{options.bootstrap} {sorted(options.client.items())} {options.limits} {options.unreadable}"
+    consumer = idle.pop(key, None) or _connect(options)
+    is_sound = False
+    try:
+        yield from _Reading(options, consumer, wanted, sieve).batches()
+        is_sound = True
+    except GeneratorExit:  # a LIMIT has enough: the next range seeks
+        is_sound = True
+        raise
+    except errors.KafkaError as error:
+        if isinstance(error, UnreadableBatchError):
+            is_large = isinstance(error, UnreadableRecordError)
+            raise UnreadableError(str(error.args[0]), cure=TOO_LARGE_CURE if is_large else DAMAGED_CURE) from error
+        raise BrokerError(f"{wanted}: {type(error).__name__}: {error}", cure="look at the broker's log") from error
+    finally:
+        if is_sound and key not in idle:
+            idle[key] = consumer
+        else:
+            consumer.close()
+
+
+def _connect(options: SourceOptions) -> ConsumerPort:
+    consumer = connect(options, columns=True)
+    consumer.tolerate(options.limits, large=options.include_unreadable, corrupt=options.unreadable == "true")
+    return consumer
+
+
+class _Reading:
+    """One range on its way."""
+
+    def __init__(self, options: SourceOptions, consumer: ConsumerPort, wanted: OffsetRange, sieve: Sieve) -> None:
+        self._options = options
+        self._consumer = consumer
+        self._wanted = wanted
+        self._sieve = sieve
+        self._at = wanted.start
+
+    def batches(self) -> Iterator[pa.RecordBatch]:
+        """Yield batch after batch until the position is at the end."""
+        where, end = self._wanted.where, self._wanted.end
+        self._consumer.take_aborted()  # noted for the spout; forgotten here, or they would add up
+        self._consumer.take_unreadable()  # of an earlier range, behind its end
+        self._go_to_start()
+        waiting_since = time.monotonic()
+        while self._at < end:
+            try:
+                records = self._consumer.poll(POLL_MS, PER_POLL_MAX).get(where)
+                at = self._consumer.position(where)
+            except (errors.OffsetOutOfRangeError, errors.LogTruncationError) as error:
+                before = self._at
+                self._skip_what_is_gone(may_pass=isinstance(error, errors.OffsetOutOfRangeError))
+                if self._at > before:
+                    waiting_since = time.monotonic()
+                elif (time.monotonic() - waiting_since) * 1000 > self._options.poll_ms_max:
+                    raise
+                continue
+            for batch in self._to_batches(RecordColumns.of(records)) if records else ():
+                if (kept := self._sieve.keep(batch)).num_rows:
+                    yield kept
+            if at > self._at:
+                self._at, waiting_since = at, time.monotonic()
+            elif is_cancelled() or self._is_cut_off():
+                return
+            elif (time.monotonic() - waiting_since) * 1000 > self._options.poll_ms_max:
+                raise BrokerError(
+                    f"{self._wanted}: nothing arrived after {self._at} for {self._options.poll_ms_max} ms",
+                    cure="look at the broker, or raise kafkaConsumer.pollTimeoutMs",
+                )
+
+    def _to_batches(self, records: RecordColumns) -> Iterator[pa.RecordBatch]:
+        """Yield what of these lies in the range, some megabytes at a time; what stands for others, by itself."""
+        wanted, row = records[: int(records.offsets.searchsorted(self._wanted.end))], 0
+        for note in self._consumer.take_unreadable():
+            at = int(wanted.offsets.searchsorted(note.offset))
+            if at < len(wanted) and int(wanted.offsets[at]) == note.offset:
+                yield from self._whole(wanted[row:at])
+                yield from self._stand_in(wanted[at], note)
+                row = at + 1
+        yield from self._whole(wanted[row:])
+
+    def _whole(self, records: RecordColumns) -> Iterator[pa.RecordBatch]:
+        for portion in portions(records, BATCH_BYTES):
+            batch = to_batch(portion, self._options.include_headers)
+            yield with_note(batch, None) if self._options.include_unreadable else batch
+
+    def _stand_in(self, record: Any, note: Unreadable) -> Iterator[pa.RecordBatch]:
+        """Yield a row for those of some offsets that are of this range, and are not left out."""
+        if parts := list(self._sieve.wanted(note.offset, min(note.end, self._wanted.end))):
+            first, end = parts[0][0], parts[-1][1]
+            topic, partition = self._wanted.where
+            record = ColumnRecord(topic, partition, first, record.timestamp, record.key, record.value, ())
+            batch = to_batch(RecordColumns.of([record]), self._options.include_headers)
+            yield with_note(batch, replace(note, offset=first, end=end))
+
+    def _go_to_start(self) -> None:
+        """Seek, unless the consumer stands there: then what it has fetched ahead is still good."""
+        where, start = self._wanted.where, self._wanted.start
+        if self._consumer.assignment() != {where}:
+            self._consumer.assign([where])
+        elif self._consumer.position(where) == start:
+            return
+        self._consumer.seek(where, start)
+
+    def _skip_what_is_gone(self, *, may_pass: bool) -> None:
+        """The log begins later than where we read, or ends earlier: fail, or go on at its beginning.
+
+        A broker that has just become the leader may not know yet where its log ends, or the answer is an old one. So an
+        offset that lies in the log by now is not gone: it is tried again, as long as nothing may arrive.
+        """
+        where = self._wanted.where
+        begin = self._consumer.beginning_offsets([where])[where]
+        if may_pass and begin <= self._at < self._consumer.end_offsets([where])[where]:
+            self._consumer.seek(where, self._at)
+            time.sleep(RETRY_S)
+            return
+        left = min(max(begin, self._at), self._wanted.end) if begin > self._at else self._wanted.end
+        if lost := list(self._sieve.wanted(self._at, left)):
+            report_loss(self._options, f"{self._wanted}: offsets {lost[0][0]} to {lost[-1][1] - 1} are gone from Kafka")
+        self._at = left
+        if left < self._wanted.end:
+            self._consumer.seek(where, left)
+
+    def _is_cut_off(self) -> bool:
+        """Return whether the log has ended below the range, so that nothing more will come."""
+        where = self._wanted.where
+        try:
+            end = self._consumer.end_offsets([where])[where]
+        except errors.KafkaError as error:  # asked because nothing came: the time-out decides
+            log.warning("%s: %s", self._wanted, error)
+            return False
+        if end >= self._wanted.end or end > self._at:
+            return False
+        report_loss(self._options, f"{self._wanted}: the log ends at {end}")
+        return True
+
+
+def is_cancelled() -> bool:
+    """Return whether the JVM has closed its end of this worker's connection; False where that cannot be known."""
+    # A worker notices that when it writes its next batch. One that waits for records writes nothing, and would wait for
+    # Kafka as long as kafkaConsumer.pollTimeoutMs says, beside the task that has taken its place. PySpark 4.2 has no
+    # call for it; the stream from the JVM is a local variable of the worker's main function, below us on the stack.
+    frame: FrameType | None = sys._getframe()
+    while frame is not None:
+        if (stream := frame.f_locals.get("infile")) is not None and hasattr(stream, "fileno"):
+            return _is_closed(stream.fileno())
+        frame = frame.f_back
+    return False
+
+
+def _is_closed(descriptor: int) -> bool:
+    """Return whether the other end of a socket is closed, whatever is still to be read from it."""
+    gone = select.POLLHUP | select.POLLERR | getattr(select, "POLLRDHUP", 0)
+    poll = select.poll()
+    poll.register(descriptor, gone)
+    return any(event & gone for _, event in poll.poll(0))

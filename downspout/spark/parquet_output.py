@@ -1,0 +1,147 @@
+"""Write a stream as Parquet, each row exactly once, into a directory of the query's own.
+
+Spark's file sink names the files of each finished batch in ``_spark_metadata``; a batch that is repeated after a crash
+finds itself there and is left out. So a reader *by that list*, as Spark is, sees each row once. A process that
+was killed leaves files that no batch names: Spark ignores them, and other readers need :func:`committed_files`.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote, urlparse
+
+from downspout.errors import SinkError
+from downspout.settings.folders import local_folder
+from downspout.sink.layout import OURS
+from downspout.sink.recovery import SPARK_LOG
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+
+def check_output(directory: str | Path) -> None:
+    """Raise if a Spark job must not write to a directory: it is a sink's, lies in one, or holds one.
+
+    A query would leave its ``_spark_metadata`` there, and Spark would no longer read the sink's files; the audit would
+    find unknown rows; and ``mode("overwrite")`` would delete the sink's files.
+
+    Raises:
+        SinkError: it is; the message names the sink's directory.
+    """
+    path = _absolute(directory, "directory")
+    below = (folder.parent for folder in path.rglob(OURS)) if path.is_dir() else iter(())
+    above = (place for place in (path, *path.parents) if (place / OURS).is_dir())
+    if (owner := next(above, None) or next(below, None)) is not None:
+        place = "is" if owner == path else "lies in" if owner in path.parents else "holds"
+        raise SinkError(
+            f"{path} {place} the directory of a topology's sink ({owner}): no Spark job may write there",
+            cure="a directory of the job's own, beside that of the sink",
+        )
+
+
+def parquet_stream(frame: DataFrame, directory: str | Path, checkpoint: str | Path | None = None) -> Any:
+    """Return a ``DataStreamWriter`` that appends a stream to a directory of its own, each row exactly once.
+
+    Args:
+        frame: the stream; with an aggregation, one that has a watermark.
+        directory: the output; it is made if it does not exist.
+        checkpoint: the query's state, without which the output cannot be continued (default:
+            ``<directory>.checkpoint``).
+
+    Raises:
+        SinkError: the directory is a sink's; output or checkpoint is missing while the other is there; or files that
+            the query has read are missing.
+    """
+    path = _absolute(directory, "directory")
+    state = _absolute(checkpoint, "checkpoint") if checkpoint else path.with_name(f"{path.name}.checkpoint")
+    check_output(path)
+    _check_pair(path, state)
+    _check_sources(state)
+    writer = frame.writeStream.format("parquet").outputMode("append")
+    return writer.option("path", str(path)).option("checkpointLocation", str(state))
+
+
+def _absolute(given: str | Path, name: str) -> Path:
+    return local_folder(given, name).absolute()
+
+
+def _check_pair(output: Path, state: Path) -> None:
+    """Raise where output and checkpoint are not of one query.
+
+    Batches are numbered in the checkpoint. Without it they begin at 0, and the output, which has a batch 0, would leave
+    the new one out as a repetition: its rows would be lost. Without the output, what it held would never come again.
+    """
+    written = any((output / SPARK_LOG).glob("[0-9]*"))
+    if written and not any((state / "offsets").glob("[0-9]*")):
+        raise SinkError(
+            f"{output} was written with another checkpoint than {state}: new batches would be taken for repetitions",
+            cure="the old checkpoint; or start over in another directory",
+        )
+    if not written and any((state / "commits").glob("[0-9]*")):
+        raise SinkError(
+            f"{state} says that rows were written that are not in {output}",
+            cure="the output's old directory; or start over with another checkpoint",
+        )
+
+
+def _check_sources(state: Path) -> None:
+    """Raise where the files that the query read first are gone.
+
+    Spark knows files by their names. Those of a directory that was moved have others, and all rows would come again.
+    """
+    for log in sorted((state / "sources").glob("[0-9]*")):
+        if (files := files_in(log, first=True)) and not files[0].exists():
+            raise SinkError(
+                f"{state} says that {files[0]} was read, and it is gone: a directory that was moved is read again",
+                cure="the directory's old path; or start over with another output and checkpoint",
+            )
+
+
+def committed_files(directory: str | Path) -> list[Path]:
+    """Return the files that finished batches of a query wrote; readers other than Spark should read only these.
+
+    ``pandas.concat(map(pandas.read_parquet, committed_files("output/windows")))``
+
+    Raises:
+        SinkError: no streaming query has written to the directory.
+    """
+    log = _absolute(directory, "directory") / SPARK_LOG
+    if not log.is_dir():
+        raise SinkError(
+            f"{directory} is not the output of a streaming query: it has no {SPARK_LOG}", cure="read it as it is"
+        )
+    return files_in(log)
+
+
+def files_in(log: Path, *, first: bool = False) -> list[Path]:
+    """Return the files that one of Spark's lists names (or the first of them): a file sink's, or that of a file source.
+
+    Each entry is a file of the list: a line with the version, then one JSON object per line. Every tenth is a compact
+    one, which repeats all before it.
+    """
+    entries = [path for path in log.glob("[0-9]*") if path.stem.isdigit()]
+    compact = max((int(path.stem) for path in entries if path.suffix == ".compact"), default=-1)
+    found: list[Path] = []
+    for path in sorted(entries, key=lambda path: int(path.stem)):
+        if int(path.stem) > compact or (path.suffix == ".compact" and int(path.stem) == compact):
+            lines = path.read_text(encoding="utf-8", errors="replace").splitlines()[1:]
+            found += [file for line in lines[: 1 if first else None] if (file := _file(line)) is not None]
+            if first and found:
+                break
+    return found
+
+
+def _file(line: str) -> Path | None:
+    """Return the file of a line; none for what other sources, such as Kafka's, keep in a checkpoint.
+
+    >>> _file('{"path":"file:///a/b%20c.parquet","timestamp":1}'), _file('{"topic":{"0":5}}'), _file("0")
+    (PosixPath('/a/b c.parquet'), None, None)
+    """
+    try:
+        entry = json.loads(line)
+    except ValueError:
+        return None
+    path = entry.get("path") if isinstance(entry, dict) else None
+    return Path(unquote(urlparse(path).path)) if isinstance(path, str) else None

@@ -1,0 +1,209 @@
+"""What stages hand on: a few kinds of rows, all of one shape, because Spark's operators have one schema.
+
+=============  =========================================================  =============================================
+kind           payload (pickled)                                          who reads it
+=============  =========================================================  =============================================
+``tuple``      tuples for one task of a stateful bolt                     that task, in its stage
+``tick``       nothing: the last tick of a bounded run                    a task of a stateful bolt, in its stage
+``staged``     files of a sink that wait for their entry                  the driver
+``exhausted``  a record that used up its retries                          the driver: it writes the dead letter
+``failed``     records of which a tuple failed in a later stage, and why  the driver: it computes the batch again
+``metrics``    what a stage read and did                                  the driver
+``state``      what a task holds of a batch for a state, by key           the driver: it applies the batch
+``error``      why a stage cannot go on                                   the driver
+=============  =========================================================  =============================================
+
+Payloads are pickled by our own code and read by the same version of it, within one query. Nothing of them is kept.
+"""
+
+from __future__ import annotations
+
+import io
+import pickle
+from collections import namedtuple
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+
+from downspout.component import Failure
+from downspout.dead_letters.replayed import PlainRecord
+from downspout.engine.result import Counts
+from downspout.kafka.unreadable import Unreadable
+
+SCHEMA = "kind string, component string, task int, payload binary"
+_TYPES: Any = {"kind": pa.string(), "component": pa.string(), "task": pa.int32(), "payload": pa.binary()}
+ARROW = pa.schema(_TYPES)
+
+TUPLE, TICK, STAGED, EXHAUSTED, FAILED = "tuple", "tick", "staged", "exhausted", "failed"
+METRICS, ERROR, STATE = "metrics", "error", "state"
+_VALUES_MODULE = "downspout.engine.lifecycle"
+
+
+class Row(NamedTuple):
+    """One row between stages; ``task`` is the index of a stateful bolt's task, else 0."""
+
+    kind: str
+    component: str
+    task: int
+    payload: bytes
+
+    @classmethod
+    def of(cls, kind: str, component: str, what: Any, task: int = 0) -> Row:
+        """Return a row with this payload."""
+        # What a state holds may be the tuples themselves; to look for such would make the many rows of others slow.
+        return cls(kind, component, task, dump(what) if kind == STATE else pickle.dumps(what, pickle.HIGHEST_PROTOCOL))
+
+
+def dump(value: Any) -> bytes:
+    """Return anything as bytes, also where values of tuples are in it."""
+    buffer = io.BytesIO()
+    _Pickler(buffer, pickle.HIGHEST_PROTOCOL).dump(value)
+    return buffer.getvalue()
+
+
+class _Pickler(pickle.Pickler):
+    """Knows the values of tuples, whose types are made where they are needed and have no home to be found in."""
+
+    def reducer_override(self, value: Any) -> Any:
+        """Return how to make such values again."""
+        if isinstance(value, tuple) and type(value).__module__ == _VALUES_MODULE and hasattr(value, "_fields"):
+            return _values, (type(value).__name__, value._fields, tuple(value))
+        return NotImplemented
+
+
+def _values(name: str, fields: tuple[str, ...], values: tuple[Any, ...]) -> Any:
+    return values_type(name, fields)._make(values)
+
+
+@lru_cache
+def values_type(name: str, fields: tuple[str, ...]) -> Any:
+    """Return the type of the values of a stream's tuples, as the engine makes it."""
+    made = namedtuple(name, fields)  # type: ignore[misc]
+    made.__module__ = _VALUES_MODULE
+    return made
+
+
+def load(payload: bytes) -> Any:
+    """Return what a payload holds."""
+    return pickle.loads(payload)
+
+
+def to_batch(rows: Iterable[Row]) -> pa.RecordBatch:
+    """Return rows as Arrow."""
+    columns: Any = list(zip(*rows, strict=True)) or [[], [], [], []]
+    arrays = [pa.array(column, kind.type) for column, kind in zip(columns, ARROW, strict=True)]
+    return pa.RecordBatch.from_arrays(arrays, schema=ARROW)
+
+
+class RecordPlace(NamedTuple):
+    """A record, as batches name it."""
+
+    topic: str
+    topic_id: str
+    partition: int
+    offset: int
+
+
+class ChunkPlace(NamedTuple):
+    """The records of a chunk, as batches name them: where one fails, no single record is to blame."""
+
+    topic: str
+    topic_id: str
+    partition: int
+    offset: int  # of the first record
+    runs: tuple[tuple[int, int], ...]  # offset ranges without a gap
+
+    @property
+    def end(self) -> int:
+        """The offset behind the last record."""
+        return self.runs[-1][1]
+
+    @property
+    def size(self) -> int:
+        """How many records."""
+        return sum(end - start for start, end in self.runs)
+
+
+def places_of(places: Iterable[RecordPlace | ChunkPlace]) -> Iterator[RecordPlace]:
+    """Yield each record.
+
+    >>> chunk = ChunkPlace("t", "", 0, 5, ((5, 7), (9, 10)))
+    >>> [place.offset for place in places_of([RecordPlace("t", "", 0, 1), chunk])]
+    [1, 5, 6, 9]
+    """
+    for place in places:
+        if isinstance(place, RecordPlace):
+            yield place
+            continue
+        for start, end in place.runs:
+            yield from (RecordPlace(*place[:3], offset) for offset in range(start, end))
+
+
+def narrowed(places: tuple[RecordPlace | ChunkPlace, ...], origin: Any) -> tuple[RecordPlace | ChunkPlace, ...]:
+    """Return the one record of a chunk that an origin names; the places as they are, if it names none of them.
+
+    >>> narrowed((ChunkPlace("t", "", 0, 5, ((5, 7), (9, 10))),), ("t", "", 0, 6, ""))
+    (RecordPlace(topic='t', topic_id='', partition=0, offset=6),)
+    >>> narrowed((ChunkPlace("t", "", 0, 5, ((5, 7), (9, 10))),), ("t", "", 0, 8, ""))[0].size
+    3
+    """
+    if len(places) != 1 or not isinstance(chunk := places[0], ChunkPlace):
+        return places
+    if not isinstance(origin, list | tuple) or len(origin) != 5 or tuple(origin[:3]) != chunk[:3]:
+        return places
+    offset = origin[3]
+    return (RecordPlace(*chunk[:3], offset),) if any(start <= offset < end for start, end in chunk.runs) else places
+
+
+class ShuffledTuple(NamedTuple):
+    """A tuple on its way to a task of a stateful bolt."""
+
+    places: tuple[RecordPlace | ChunkPlace, ...]
+    """the records that it came from; empty for one that came from none, such as a tick's"""
+    source: str
+    task: int  # the source's task id
+    stream: str
+    values: tuple[Any, ...] | bytes  # of a chunk its columns, in Arrow's format for streams
+    number: int = 0  # rises in the order in which the source's task has emitted
+
+
+def to_wire(chunk: pa.RecordBatch) -> bytes:
+    """Return a chunk as bytes; of a slice its own rows alone."""
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, chunk.schema) as writer:
+        writer.write_batch(chunk)
+    return sink.getvalue().to_pybytes()
+
+
+def from_wire(data: bytes) -> pa.RecordBatch:
+    """Return the chunk that :func:`to_wire` was given."""
+    return pa.ipc.open_stream(data).read_next_batch()
+
+
+@dataclass(frozen=True)
+class ExhaustedRecord:
+    """A record that used up its retries: what its dead letter needs."""
+
+    spout: str
+    place: RecordPlace
+    record: PlainRecord | None  # None where only its place is known: then it is read again
+    attempts: int
+    first_ms: int  # of the first failure, since the epoch; then of the last one
+    last_ms: int
+    failure: Failure  # the last one
+    unreadable: Unreadable | None = None  # what Kafka could not give whole, where the record stands for that
+
+
+@dataclass
+class StageMetrics:
+    """What one run of a stage did."""
+
+    reads: list[tuple[str, str, int, int, int]] = field(default_factory=list)
+    """(spout, topic, partition, first offset, how many) of the records that came in"""
+    counts: dict[str, Counts] = field(default_factory=dict)
+    reports: dict[str, dict[str, float]] = field(default_factory=dict)  # the components' own metrics
+    filtered: dict[str, int] = field(default_factory=dict)  # records without a tuple, by spout
+    errors: list[str] = field(default_factory=list)  # one line per kind of error

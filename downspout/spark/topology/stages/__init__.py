@@ -1,1 +1,0 @@
-"""What runs in the tasks of Spark: stages, where their tuples come from, and what leaves them."""

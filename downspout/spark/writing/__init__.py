@@ -1,1 +1,0 @@
-"""Kafka as a sink for PySpark: ``df.write`` and ``df.writeStream`` with ``format("downspout-kafka")``."""
