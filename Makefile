@@ -132,7 +132,7 @@ docs: $(VENV)/.all  ## write the generated tables, and build the docs site in bu
 jars: $(VENV)/.dev  ## resolve the jars of Kafka and Storm anew, and write down what they must be (downspout/system/jars.json)
 	$(BIN)/python -m docs.jars
 
-BENCHES ?= race growth failures latency ledger parse producing batches storm spark_source spark_topology
+BENCHES ?= race growth failures commits latency ledger parse producing batches storm spark_source spark_topology
 
 bench: $(VENV)/.dev  ## beside the peers; growth, failures, latency; Storm, Spark; an hour and more (QUICK=1: does it work? BENCHES="race latency")
 	@failed=; for bench in $(BENCHES); do $(BIN)/python -m bench.$$bench $(if $(QUICK),--quick) || failed="$$failed $$bench"; done; \

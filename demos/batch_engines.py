@@ -25,6 +25,7 @@ from downspout.batches.backends.sql_state import read_state
 from downspout.batches.stores import BatchStoreError
 from downspout.broker.embedded import EmbeddedKafka
 from downspout.errors import StormError
+from downspout.formatting import counted
 from downspout.spark.checkpoint import batch_numbers
 from downspout.storm import groups, program
 from downspout.storm.node import StormNode
@@ -147,6 +148,22 @@ class Engine(ABC):
         return pause_s
 
 
+def partition_lines(partitions: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> list[str]:
+    """Return a line for each partition, of what a run says of them by their readers.
+
+    >>> figures = {"committed": 7, "end": 9, "lag": 2, "fetched": 7, "fetches": 1, "fetch_mean_s": 0.002}
+    >>> partition_lines({"lines": {"lines[0]": figures}})
+    ['lines[0]: committed 7 of 9, lag 2; 7 records in 1 fetch, 2.0 ms each']
+    """
+    return [
+        f"{place}: committed {each['committed']:,} of {each['end']:,}, lag {each['lag']:,}; {each['fetched']:,} "
+        f"records in {counted(each['fetches'], 'fetch', 'fetches')}, {each['fetch_mean_s'] * 1000:.1f} ms each"
+        for places in partitions.values()
+        for place, each in places.items()
+        if each["committed"] is not None
+    ]
+
+
 class LocalEngine(Engine):
     """``downspout run``, killed as a whole."""
 
@@ -157,9 +174,11 @@ class LocalEngine(Engine):
 
     def _run(self, job: Job, kind: str, kills: int, path: Path) -> tuple[int, int, int]:
         batch = max(job.records // (BATCHES_PER_KILL * (kills + 2)), 2)
-        log = self.folder / f"{job.name}-{kind}.log"
+        log, summary = (self.folder / f"{job.name}-{kind}.{suffix}" for suffix in ("log", "json"))
         log.unlink(missing_ok=True)
-        run = KilledRun(job.target, self._settings(job, kind, path, batch), log, lambda: committed(path), self.screen)
+        settings = self._settings(job, kind, path, batch)
+        options = ("--json", str(summary))
+        run = KilledRun(job.target, settings, log, lambda: committed(path), self.screen, options=options)
         hits: list[bool] = []
         seen: list[int] = []
         killed = kill_again_and_again(
@@ -167,6 +186,8 @@ class LocalEngine(Engine):
             lambda pid: hits.append(is_active(path)),
             lambda: self._pause_in_a_batch(lambda: is_active(path), self._pause_s(kills, seen)),
         )  # fmt: skip
+        for line in partition_lines(json.loads(summary.read_text(encoding="utf-8"))["partitions"]):
+            self.screen.say(line)
         return killed, sum(hits), committed(path)
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from bench import failures, growth, latency, race
+from bench import commits, failures, growth, latency, race
 from bench.contenders import DOWNSPOUT, LOOP, Contender
 from bench.flights import publish
 from bench.harness import BenchError
@@ -71,6 +71,15 @@ def test_latency_is_measured(course: Track, monkeypatch: pytest.MonkeyPatch) -> 
     assert len(found.seconds) == 2_000
     assert found.seconds.min() > 0
     assert found.cpu_s > 0
+
+
+@pytest.mark.sweep
+def test_each_commit_period_is_measured(course: Track) -> None:
+    """The group has committed the end each time."""
+    measured = commits.measure(course, [30_000, 10], 1_000, runs=1)
+    assert [(key, len(one.costs)) for key, one in measured.items()] == [
+        ((mode, period), 1) for mode in ("sync", "async") for period in (30_000, 10)
+    ]
 
 
 @pytest.mark.sweep

@@ -12,7 +12,7 @@ import orjson
 import pyarrow as pa
 import pytest
 
-from bench import chart, environments, failures, growth, latency, race, storm, storm_run, track
+from bench import chart, commits, environments, failures, growth, latency, race, storm, storm_run, track
 from bench.contenders import ALL, DOWNSPOUT, LOOP, PEERS, RIVALS, Contender, available, chosen
 from bench.environments import REQUIREMENTS, UnavailableError, folder_of, pins, python_of
 from bench.harness import BenchError, Cost, HungError
@@ -121,6 +121,16 @@ def test_failures_are_told_against_the_fewest() -> None:
     text = failures.report(measured, "2 cores.")
     assert f"| {RECORD.name} | 0.00% | 5.00 | 1.00x |" in text
     assert f"| {RECORD.name} | 10.00% | 10.00 | 2.00x |" in text
+
+
+def test_commit_periods_are_told_against_the_longest() -> None:
+    """Of each way to commit by itself."""
+    taken = {("sync", 30_000): 6.0, ("sync", 10): 11.0, ("async", 30_000): 4.0}
+    measured = {key: Measured(RECORD, 10**6, [cost(cpu_s)], [cost(1.0)]) for key, cpu_s in taken.items()}
+    text = commits.report(measured, "2 cores.")
+    assert "| `sync` | 30,000 | 5.00 | +0% |" in text
+    assert "| `sync` | 10 | 10.00 | +100% |" in text
+    assert "| `async` | 30,000 | 3.00 | +0% |" in text
 
 
 class StubTrack:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 import sqlite3
 from contextlib import closing
 from pathlib import Path
@@ -49,6 +50,8 @@ def test_the_demo_finds_all_right(demo: BatchDemo) -> None:
     assert demo.run() == 0, said(demo)
     for kind in ("opaque", "transactional"):
         assert f"✓ local {kind}, words: {KILLS} kills, " in said(demo)
+    # What the last life says of itself, in its --json
+    assert re.search(r"\[0\]: committed [1-9][\d,]* of [\d,]+, lag 0; [\d,]+ records in [\d,]+ fetch", said(demo))
     assert "8 keys of 80 records equal a plain count" in said(demo)
     assert f"keys of {FLIGHTS} records equal a plain count" in said(demo)
     assert " ".join(said(demo).split()).count("to 60 60 60") == 1

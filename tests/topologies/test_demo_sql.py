@@ -29,9 +29,11 @@ class RunHere:
     """Runs a topology in this process; each that is killed dies in another way."""
 
     def __init__(
-        self, target: str, settings: Iterable[str], log: Path, written: Callable[[], int], screen: Screen, *_: object
-    ) -> None:
-        self.arguments = ["run", target, "--until", "end", "--quiet", *(f"--set={each}" for each in settings)]
+        self, target: str, settings: Iterable[str], log: Path, written: Callable[[], int], screen: Screen, *_: object,
+        options: Iterable[str] = (),
+    ) -> None:  # fmt: skip
+        given = *options, *(f"--set={each}" for each in settings)
+        self.arguments = ["run", target, "--until", "end", "--quiet", *given]
         self.written, self.before_commit = written, itertools.cycle([True, False])
 
     @contextmanager
