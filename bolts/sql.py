@@ -24,7 +24,7 @@ from streamparse.dsl.bolt import ShellBoltSpec
 from downspout.component import input_fields
 from downspout.errors import ConfigError, RecordError, SinkError
 from downspout.formatting import counted
-from downspout.offsets.stores.open_database import open_database
+from downspout.offsets.stores.sql import open_database
 from downspout.outages import State
 from downspout.settings.folders import of_project_url
 from downspout.settings.options import SqlOptions

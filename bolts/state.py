@@ -33,16 +33,22 @@ from typing import Any, ClassVar
 from streamparse import Grouping
 from streamparse.dsl.bolt import ShellBoltSpec
 
-from downspout.batches.applying import apply, check_beginning
-from downspout.batches.core.attempt import FIRST_TXID, Attempt
 from downspout.batches.core.held import Held
+from downspout.batches.core.protocol import ATTEMPT, BATCH, COMMIT, CONTROL, FIRST_TXID, MICRO_BATCHES, SUCCESS, Attempt
 from downspout.batches.core.values import Commit, ForeignValueError, StateKind
-from downspout.batches.inputs import StateInput, faults
-from downspout.batches.keys import key_maker
-from downspout.batches.pairs import check_pair
 from downspout.batches.stores import BatchStoreError, Key, StateContext, check_state_store, open_state_store
-from downspout.batches.streams import ATTEMPT, BATCH, COMMIT, CONTROL, MICRO_BATCHES, SUCCESS
-from downspout.batches.updates import Update, meaning_of, path_of, update_of
+from downspout.batches.updates import (
+    StateInput,
+    Update,
+    apply,
+    check_beginning,
+    check_pair,
+    faults,
+    key_maker,
+    meaning_of,
+    path_of,
+    update_of,
+)
 from downspout.component import Bolt, input_fields, task_number
 from downspout.errors import USER_ERRORS, ConfigError, RecordError, TopologyError, UserError
 from downspout.kafka.retry_gate import LogThrottle

@@ -21,7 +21,7 @@ from typing import Any
 
 from demos.killed import KilledRun, kill_again_and_again
 from demos.screen import Screen
-from downspout.batches.backends.sql_state import read_state
+from downspout.batches.sql_state import read_state
 from downspout.batches.stores import BatchStoreError
 from downspout.broker.embedded import EmbeddedKafka
 from downspout.errors import StormError

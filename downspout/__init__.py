@@ -72,19 +72,19 @@ def _notes(directory: Path, group: str) -> CommitNotes:
 
 
 def _database_batches(location: str, context: BatchStoreContext) -> BatchStore:
-    from downspout.batches.backends.sql_metadata import open_sql_metadata
+    from downspout.batches.sql_metadata import open_sql_metadata
 
     return open_sql_metadata(location, context)
 
 
 def _zookeeper_batches(location: str, context: BatchStoreContext) -> BatchStore:
-    from downspout.batches.backends.zookeeper import open_zookeeper_metadata
+    from downspout.batches.zookeeper_metadata import open_zookeeper_metadata
 
     return open_zookeeper_metadata(location, context)
 
 
 def _database_state(location: str, context: StateContext) -> StateStore:
-    from downspout.batches.backends.sql_state import open_sql_state
+    from downspout.batches.sql_state import open_sql_state
 
     return open_sql_state(location, context)
 

@@ -8,7 +8,8 @@
 
 This is what Storm's Trident does, with plain components: :class:`BatchCoordinator` is a spout, :class:`KafkaBatchBolt`
 a bolt whose tasks share the partitions. What they say to each other, and to the states, is in
-``downspout.batches.streams``. The field ``attempt`` of each tuple is its attempt, and a bolt in between hands it on.
+``downspout.batches.core.protocol``. The field ``attempt`` of each tuple is its attempt, and a bolt in between hands it
+on.
 
 Coordinator and emitter can be replaced: by subclasses (:meth:`BatchCoordinator.is_ready` is meant for that), or by any
 spout and bolt that emit on the same streams.
@@ -26,13 +27,11 @@ from streamparse import Grouping, Stream
 from streamparse.dsl.bolt import ShellBoltSpec
 from streamparse.dsl.spout import ShellSpoutSpec
 
-from downspout.batches.coordinating import Coordinating
-from downspout.batches.core.attempt import Attempt
+from downspout.batches.coordinating import Coordinating, KafkaSource
+from downspout.batches.core.protocol import ATTEMPT, BATCH, COMMIT, CONTROL, FIELDS, Attempt
 from downspout.batches.emitting import Emitting, NotYetError, Records
-from downspout.batches.kafka_source import KafkaSource
 from downspout.batches.setup import BatchSetup, check, check_ackers
 from downspout.batches.stores import BatchStoreError, StaleCoordinatorError
-from downspout.batches.streams import ATTEMPT, BATCH, COMMIT, CONTROL, FIELDS
 from downspout.clock import SYSTEM_CLOCK, Clock
 from downspout.component import Bolt
 from downspout.errors import ConfigError, RecordError, coordinates

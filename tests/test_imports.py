@@ -45,9 +45,9 @@ ROOT_REGISTERS = {
     "sink.offset_store",
     "sink.notes",
     "batches.stores",
-    "batches.backends.sql_state",
-    "batches.backends.sql_metadata",
-    "batches.backends.zookeeper",
+    "batches.sql_state",
+    "batches.sql_metadata",
+    "batches.zookeeper_metadata",
 }
 """What ``downspout/__init__.py`` joins: what goes on beside a run, the scheme ``embedded`` and its broker, the schemes
 of offset stores and of the stores of batches, and the notes of commits."""

@@ -1,6 +1,7 @@
 """Batch transactions, as Storm's Trident has them: records in numbered batches, committed strictly in order.
 
-``core`` decides: no I/O, no clock. ``stores`` holds the two ports, ``streams`` what travels between the components.
+``core`` decides: no I/O, no clock; ``core.protocol`` has what travels between the components. ``stores`` holds the two
+ports.
 """
 
 from __future__ import annotations
@@ -10,13 +11,12 @@ from downspout.exports import offered
 __getattr__, __all__ = offered(
     __name__,
     {
-        "backends.zookeeper": "ZooKeeperMetadata",
-        "backends.sql_metadata": "open_sql_metadata",
-        "backends.sql_state": "read_state",
-        "core.attempt": "Attempt BatchRange CoordinatorState",
+        "zookeeper_metadata": "ZooKeeperMetadata",
+        "sql_metadata": "open_sql_metadata",
+        "sql_state": "read_state",
         "core.coordinator": "Action Coordinator EmitBatch EmitCommit Store",
-        "core.emitter": "EmitterBatches",
-        "core.held": "Held",
+        "core.held": "EmitterBatches Held",
+        "core.protocol": "BATCH COMMIT CONTROL FIELDS SUCCESS Attempt BatchRange CoordinatorState",
         "core.values": "Base Commit StateKind",
         "stores": (
             "StaleAttemptError "
@@ -25,6 +25,5 @@ __getattr__, __all__ = offered(
             "BatchIdInUseError BatchStoreContext BatchStoreError StaleCoordinatorError StateContext "
             "StateStore open_batch_store open_state_store"
         ),
-        "streams": "BATCH COMMIT CONTROL FIELDS SUCCESS",
     },
 )

@@ -9,7 +9,7 @@ from the store. If neither knows it, because the process was restarted between t
 batches may overlap in memory; but the commit of the first then finds a task that has not seen its beginning, fails,
 and all later ones are given up with it.
 
-A range names Kafka's id of its topic (see ``downspout.batches.starts``). The id is asked for before the logs are, and
+A range names Kafka's id of its topic (see ``downspout.batches.reading``). The id is asked for before the logs are, and
 again when records were read. If it is another one by then, they may be of either topic, and the attempt fails.
 """
 
@@ -21,13 +21,10 @@ from typing import Any, TypeAlias
 
 from kafka import errors
 
-from downspout.batches.core.attempt import Attempt, BatchRange
-from downspout.batches.core.emitter import EmitterBatches
-from downspout.batches.core.metadata import partition_id
-from downspout.batches.core.shares import share
-from downspout.batches.reader import BatchReader, Limits
+from downspout.batches.core.held import EmitterBatches
+from downspout.batches.core.protocol import Attempt, BatchRange, partition_id, share
+from downspout.batches.reading import BatchReader, BatchStarts, Limits, Logs, ids_of, logs_one_by_one
 from downspout.batches.setup import BatchSetup
-from downspout.batches.starts import BatchStarts, Logs, ids_of, logs_one_by_one
 from downspout.batches.stores import BatchStore, PartitionId
 from downspout.clock import Clock
 from downspout.errors import BrokerError, DataLossError, coordinates

@@ -5,11 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from downspout.batches.inputs import StateInput, faults
-from downspout.batches.pairs import check_pair
 from downspout.batches.setup import check, check_ackers, message_timeout_s
 from downspout.batches.stores import check_batch_store, check_state_store
-from downspout.batches.updates import update_of
+from downspout.batches.updates import StateInput, check_pair, faults, update_of
 from downspout.engine.graph import Component, Graph
 from downspout.engine.settings import Settings, reads
 from downspout.errors import ConfigError

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias, TypeVar
 
 from downspout import registry
-from downspout.batches.core.attempt import Attempt, BatchRange, CoordinatorState
+from downspout.batches.core.protocol import Attempt, BatchRange, CoordinatorState
 from downspout.batches.core.values import StateKind
 from downspout.errors import BrokerError, ConfigError, TakenOverError
 from downspout.formatting import nearest_url

@@ -140,7 +140,7 @@ def open_groups(arguments: argparse.Namespace) -> Cluster:
         ConfigError: an option makes no sense.
         BrokerError: no broker answers there, or it refuses us.
     """
-    from downspout.offsets.stored_groups import StoredGroups
+    from downspout.offsets.group_offsets import StoredGroups
     from downspout.settings.folders import of_project_url
     from downspout.settings.secrets import with_secrets
     from downspout.spout.ports import KAFKA, PASSWORD_SETTING, SETTING, check_location

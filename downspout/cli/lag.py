@@ -160,7 +160,7 @@ def _ask(ask: Callable[[], GroupLag], group: str, *, patient: bool) -> GroupLag:
 
 def _text(arguments: argparse.Namespace, found: list[GroupLag], clock: Clock) -> str:
     """Return one look in the form that is asked for."""
-    from downspout.offsets.lag_report import as_json, lines
+    from downspout.offsets.lag import as_json, lines
 
     at = datetime.fromtimestamp(clock.wall(), UTC).isoformat(timespec="seconds")
     indent = None if arguments.watch else 2

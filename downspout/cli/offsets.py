@@ -33,7 +33,7 @@ from downspout.formatting import counted, seconds_of
 if TYPE_CHECKING:
     from downspout.kafka.port import Cluster, TopicPartition
     from downspout.offsets.group_offsets import Move, Standing
-    from downspout.offsets.places import Place
+    from downspout.offsets.seek_targets import Place
     from downspout.spark.checkpoint import Checkpoint
 
 EARLIEST = -2  # What a Spark source takes for the beginning of a partition
@@ -326,7 +326,7 @@ def add_zookeeper(parser: argparse.ArgumentParser) -> None:
 
 def import_zookeeper(arguments: argparse.Namespace) -> tuple[dict[str, Any], list[str], list[str]]:
     """Plan, do it with ``--yes``; return it as JSON values, as lines, and what else there is to know."""
-    from downspout.offsets.places import chosen
+    from downspout.offsets.seek_targets import chosen
     from downspout.offsets.seeking import check_not_live, empty_group, plan_seek
     from downspout.offsets.zookeeper import places_of
 
@@ -368,8 +368,7 @@ def import_zookeeper(arguments: argparse.Namespace) -> tuple[dict[str, Any], lis
 
 def _read(arguments: argparse.Namespace) -> tuple[str, dict[TopicPartition, int], list[str]]:
     """Return the path, the offsets below it, and what there is to know; the nodes must rest."""
-    from downspout.offsets.znodes import location_of, open_nodes
-    from downspout.offsets.zookeeper import read_state, refuse_changes
+    from downspout.offsets.zookeeper import location_of, open_nodes, read_state, refuse_changes
     from downspout.settings.secrets import with_secrets
     from downspout.spout.ports import PASSWORD_SETTING
 
@@ -389,7 +388,7 @@ def _read(arguments: argparse.Namespace) -> tuple[str, dict[TopicPartition, int]
 
 
 def _start(text: str) -> Place:
-    from downspout.offsets.places import Kind, Place, moment
+    from downspout.offsets.seek_targets import Kind, Place, moment
 
     if text.lower() in (Kind.EARLIEST.value, Kind.LATEST.value):
         return Place(Kind(text.lower()))
@@ -401,7 +400,7 @@ def _starts(
 ) -> dict[TopicPartition, int]:
     """Return which offset the old spout would start at, in each partition that Kafka has."""
     from downspout.offsets.group_offsets import asking
-    from downspout.offsets.places import reckon
+    from downspout.offsets.seek_targets import reckon
 
     with asking(cluster, group, "read_uncommitted") as consumer:
         numbers = {topic: consumer.partitions_for(topic) for topic in {tp.topic for tp in offsets}}

@@ -22,7 +22,7 @@ from downspout.formatting import columns, counted, seconds_of
 if TYPE_CHECKING:
     from downspout.kafka.port import Cluster, TopicPartition
     from downspout.offsets.group_offsets import Move
-    from downspout.offsets.places import Place
+    from downspout.offsets.seek_targets import Place
     from downspout.offsets.seeking import Plan
     from downspout.sink.log.commit_log import CommitLog
 
@@ -103,7 +103,7 @@ def _whole(text: str) -> int:
 
 def seek(arguments: argparse.Namespace) -> tuple[dict[str, Any], list[str], list[str]]:
     """Plan, do it with ``--yes``; return it as JSON values, as lines, and what else there is to know."""
-    from downspout.offsets.places import chosen
+    from downspout.offsets.seek_targets import chosen
     from downspout.offsets.seeking import check_not_live, plan_seek
 
     groups: list[str] = arguments.group
@@ -147,8 +147,7 @@ def seek(arguments: argparse.Namespace) -> tuple[dict[str, Any], list[str], list
 
 def _places(arguments: argparse.Namespace, groups: Sequence[str]) -> Mapping[str, Place | dict[TopicPartition, Place]]:
     """Return where each group is to go."""
-    from downspout.offsets.offset_files import read_places
-    from downspout.offsets.places import Kind, Place, milliseconds, moment
+    from downspout.offsets.seek_targets import Kind, Place, milliseconds, moment, read_places
 
     if arguments.from_file is not None:
         return read_places(arguments.from_file, groups)
@@ -266,7 +265,7 @@ def delete(arguments: argparse.Namespace) -> tuple[dict[str, Any], list[str], li
     """Plan, do it with ``--yes``; return it as JSON values, as lines, and what else there is to know."""
     from downspout.offsets import seeking
     from downspout.offsets.group_offsets import commits_of
-    from downspout.offsets.places import chosen
+    from downspout.offsets.seek_targets import chosen
 
     group, topics = arguments.group, chosen(arguments.topic)
     cluster = open_groups(arguments)
@@ -299,8 +298,7 @@ def export_text(arguments: argparse.Namespace) -> tuple[str, list[str]]:
     import json
 
     from downspout.offsets.group_offsets import standings
-    from downspout.offsets.offset_files import to_csv, to_json
-    from downspout.offsets.places import chosen
+    from downspout.offsets.seek_targets import chosen, to_csv, to_json
 
     topics, cluster = chosen(arguments.topic), open_groups(arguments)
     found = {}

@@ -14,8 +14,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.dataset as ds
 
-from downspout.batches.backends.sql_state import read_state
-from downspout.batches.core.metadata import committed, partition_id
+from downspout.batches.core.protocol import committed, partition_id
+from downspout.batches.sql_state import read_state
 from downspout.batches.stores import BatchStoreContext, open_batch_store
 from downspout.engine.graph import Component, Graph
 from downspout.engine.load import load

@@ -9,13 +9,11 @@ __getattr__, __all__ = offered(
     {
         "group_offsets": "Standing commit_for commit_moves plan_moves",
         "lag": "PartitionLag Question collect",
-        "offset_files": "read_places to_csv",
-        "places": "Kind Place milliseconds moment",
+        "seek_targets": "Kind Place milliseconds moment read_places to_csv",
         "seeking": "plan_seek",
         "stores.database": "DatabaseError LostError",
         "stores.sql": "open_sql_store",
         "stores.sqlite": "SqliteDatabase",
-        "znodes": "Conflict Location Nodes Operation location_of open_nodes",
-        "zookeeper": "SpoutNode read_state",
+        "zookeeper": "Conflict Location Nodes Operation SpoutNode location_of open_nodes read_state",
     },
 )

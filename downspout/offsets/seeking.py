@@ -1,8 +1,8 @@
 """Moving a group to another place, and deleting what it has committed: planned whole, then done whole, or not at all.
 
 A :class:`Plan` is a list of commits (:class:`~downspout.offsets.group_offsets.Move`). It is what is shown, and what is
-done. The places are those of Kafka's own tool (:mod:`downspout.offsets.places`); what we know besides is what a group
-has done beyond its commit. A move forward keeps it: a place inside of it becomes its end. A move back forgets it.
+done. The places are those of Kafka's own tool (:mod:`downspout.offsets.seek_targets`); what we know besides is what a
+group has done beyond its commit. A move forward keeps it: a place inside of it becomes its end. A move back forgets it.
 
 A spout that runs would not see its group move, and would commit over it. Members of a group are known to the broker.
 A spout that reads by assignment is no member. It says in the metadata of its commits that it is at work, until it ends
@@ -28,7 +28,7 @@ from downspout.offsets.group_offsets import (
     refuse_members,
     standings,
 )  # fmt: skip
-from downspout.offsets.places import Kind, Place, reckon
+from downspout.offsets.seek_targets import Kind, Place, reckon
 from downspout.spout.partition import RENEW_MS
 
 __all__ = ["Plan", "check_not_live", "delete", "empty_group", "plan_delete", "plan_seek"]

@@ -18,13 +18,20 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
-from downspout.batches.applying import apply, check_beginning
-from downspout.batches.core.attempt import Attempt
+from downspout.batches.core.protocol import Attempt
 from downspout.batches.core.values import Commit, StateKind
-from downspout.batches.keys import key_maker
-from downspout.batches.pairs import check_pair
 from downspout.batches.stores import Key, StateContext, open_state_store
-from downspout.batches.updates import Update, combined, meaning_of, path_of, update_of
+from downspout.batches.updates import (
+    Update,
+    apply,
+    check_beginning,
+    check_pair,
+    combined,
+    key_maker,
+    meaning_of,
+    path_of,
+    update_of,
+)
 from downspout.errors import ConfigError
 from downspout.settings.folders import of_project_url
 from downspout.settings.secrets import with_secrets

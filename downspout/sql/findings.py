@@ -8,7 +8,7 @@ from downspout.engine.graph import Graph
 from downspout.engine.settings import Settings, reads
 from downspout.errors import DownspoutError
 from downspout.findings import Finding
-from downspout.offsets.stores.open_database import open_database
+from downspout.offsets.stores.sql import open_database
 from downspout.settings.folders import of_project_url
 from downspout.sink.findings import without_origin
 from downspout.sink.row_sink import too_old

@@ -19,8 +19,7 @@ from downspout.formatting import columns, counted
 from downspout.kafka.port import ConsumerPort, LogState
 from downspout.kafka.retry_gate import answer_of
 from downspout.ledger.metadata import decode
-from downspout.offsets.lag import PartitionLag, reckon
-from downspout.offsets.lag_report import number
+from downspout.offsets.lag import PartitionLag, number, reckon
 from downspout.settings.secrets import with_secrets
 from downspout.settings.table import parse_scope
 from downspout.spout.settings import dead_letter_topic, reading

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from downspout import registry
-from downspout.batches.core.attempt import Attempt, BatchRange, CoordinatorState
+from downspout.batches.core.protocol import Attempt, BatchRange, CoordinatorState
 from downspout.batches.core.values import StateKind
 from downspout.batches.stores import (
     BatchIdInUseError,

@@ -39,8 +39,8 @@ class WordCount(Topology):  # type: ignore[misc]
 
 class Life(killing.Life):
     openers: ClassVar[tuple[str, ...]] = (
-        "downspout.batches.backends.sql_metadata.open_database",
-        "downspout.batches.backends.sql_state.open_database",
+        "downspout.batches.sql_metadata.open_database",
+        "downspout.batches.sql_state.open_database",
     )
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from downspout.batches import BATCH, COMMIT, SUCCESS, Attempt, BatchStoreContext, BatchStoreError, open_batch_store
 from downspout.batches.coordinating import Coordinating
-from downspout.batches.streams import message_id
+from downspout.batches.core.protocol import message_id
 from downspout.protocols import Failure
 from downspout.settings import parse_scope
 from downspout.testing import MemoryBatches

@@ -19,8 +19,8 @@ from downspout.batches import (
     Store,
 )
 from downspout.batches.core.coordinator import EmitSuccess, Status
-from downspout.batches.core.emitter import Plan
-from downspout.batches.core.metadata import (
+from downspout.batches.core.held import Plan
+from downspout.batches.core.protocol import (
     ForeignMetadataError,
     after,
     decode_partitions,
@@ -29,8 +29,8 @@ from downspout.batches.core.metadata import (
     encode_attempts,
     encode_partitions,
     encode_range,
+    share,
 )
-from downspout.batches.core.shares import share
 from tests.sampling import examples
 
 

@@ -14,8 +14,8 @@ import pytest
 
 from bolts.state import StateBolt
 from downspout.batches import Base
-from downspout.batches.backends.sql_metadata import SqlMetadata
-from downspout.batches.backends.sql_state import SqlStateTransaction
+from downspout.batches.sql_metadata import SqlMetadata
+from downspout.batches.sql_state import SqlStateTransaction
 from tests.batches.killing import World
 from tests.sampling import WHOLE
 

@@ -113,7 +113,7 @@ def test_foreign_content_is_named(tmp_path: Path, table: str, column: str, text:
 
 def test_a_locked_file_may_pass(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """While another process holds the file, nothing is stored, and the error says that it may pass."""
-    monkeypatch.setattr("downspout.batches.backends.sql_metadata.WAIT_S", 0.05)
+    monkeypatch.setattr("downspout.batches.sql_metadata.WAIT_S", 0.05)
     path = tmp_path / "batches.db"
     with closing(open_batch_store(f"sqlite:///{path}", BatchStoreContext("wc"))) as store:
         epoch = store.claim(MINE)

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from kafka import errors
 
-from downspout.batches.reader import BatchReader, Limits
+from downspout.batches.reading import BatchReader, Limits
 from downspout.clock import SYSTEM_CLOCK
 from downspout.kafka import TopicPartition
 from downspout.testing import FakeKafka

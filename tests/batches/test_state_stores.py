@@ -11,7 +11,7 @@ import pytest
 
 from demos.postgres import PASSWORD, PostgresServer
 from downspout.batches import Attempt, BatchStoreError, StateKind, open_state_store, read_state
-from downspout.batches.backends.sql_state import open_sql_state
+from downspout.batches.sql_state import open_sql_state
 from downspout.batches.stores import check_batch_store, check_state_store
 from downspout.errors import ConfigError
 from downspout.testing import MemoryBatches

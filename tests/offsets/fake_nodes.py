@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from downspout.offsets import Conflict, Operation
-from downspout.offsets.znodes import ANY, Node
+from downspout.offsets.zookeeper import ANY, Node
 from downspout.spout import OffsetStoreError
 
 LOCK = threading.Lock()

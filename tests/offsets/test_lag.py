@@ -13,8 +13,7 @@ from downspout.errors import BrokerError
 from downspout.kafka import GroupDescription, GroupMember, LogState, OffsetAndMetadata, TopicPartition, TopicState
 from downspout.ledger import Isolation, encode
 from downspout.offsets import PartitionLag, Question, collect
-from downspout.offsets.lag import CUT, EARLIER, NO_GROUP, NO_PARTITION, Total, assemble, reckon
-from downspout.offsets.lag_report import SCHEMA, as_json, lines
+from downspout.offsets.lag import CUT, EARLIER, NO_GROUP, NO_PARTITION, SCHEMA, Total, as_json, assemble, lines, reckon
 from downspout.testing import FakeKafka
 from tests.kafka.stage import Facts
 

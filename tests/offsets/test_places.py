@@ -14,8 +14,7 @@ from downspout.errors import ConfigError
 from downspout.kafka import TopicPartition
 from downspout.ledger import CommitMetadata
 from downspout.offsets import Kind, Place, Standing, milliseconds, moment, read_places, to_csv
-from downspout.offsets.offset_files import to_json
-from downspout.offsets.places import chosen, reckon
+from downspout.offsets.seek_targets import chosen, reckon, to_json
 
 OFFSETS = st.integers(0, 1000)
 NAMES = st.text(st.characters(codec="utf-8", exclude_categories=["Cc", "Cs"]), min_size=1, max_size=12)

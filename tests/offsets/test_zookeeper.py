@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from downspout.errors import BrokerError, ConfigError, MissingExtraError
 from downspout.kafka import OffsetAndMetadata, TopicPartition
-from downspout.offsets import Kind, Location, Nodes, Place, SpoutNode, location_of, open_nodes, read_state, znodes
+from downspout.offsets import Kind, Location, Nodes, Place, SpoutNode, location_of, open_nodes, read_state, zookeeper
 from downspout.offsets.stores.zookeeper import open_zookeeper_store
 from downspout.offsets.zookeeper import places_of, read_node, refuse_changes
 from downspout.spout import OffsetStoreError, StoreContext, StoredOffset
@@ -184,7 +184,7 @@ def test_no_rights_and_no_answer_are_errors_of_their_own() -> None:
 
 def test_a_port_at_which_nobody_listens(monkeypatch: pytest.MonkeyPatch) -> None:
     """The error names the address, and says that it may work later."""
-    monkeypatch.setattr(znodes, "ANSWER_S", 0.3)
+    monkeypatch.setattr(zookeeper, "ANSWER_S", 0.3)
     with socket.socket() as held:
         held.bind(("127.0.0.1", 0))
         port = held.getsockname()[1]
@@ -256,7 +256,7 @@ def nodes(monkeypatch: pytest.MonkeyPatch) -> FakeNodes:
     made = FakeNodes()
     put(made, "/root/old/partition_0", OLD.to_json().replace(b"918", b"7"))
     put(made, "/root/old/partition_1", OLD.to_json().replace(b"918", b"4").replace(b'"partition":0', b'"partition":1'))
-    monkeypatch.setattr(znodes, "open_nodes", lambda location, password=None: made)
+    monkeypatch.setattr(zookeeper, "open_nodes", lambda location, password=None: made)
     return made
 
 

@@ -19,7 +19,7 @@ from streamparse import Topology
 
 from bolts.sql import SqlBolt
 from downspout.kafka import TopicPartition
-from downspout.offsets.stores.open_database import open_database
+from downspout.offsets.stores.sql import open_database
 from downspout.testing import Killed
 from spouts.kafka import KafkaSpout
 from tests.producing import killing

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import TypeAlias
 
-from downspout.batches.core.attempt import FIRST_ATTEMPT, Attempt, CoordinatorState
+from downspout.batches.core.protocol import FIRST_ATTEMPT, Attempt, CoordinatorState
 
 
 class Status(Enum):

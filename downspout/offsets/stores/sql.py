@@ -1,4 +1,4 @@
-"""Offsets in a table of SQLite or PostgreSQL."""
+"""Offsets in a table of SQLite or PostgreSQL; and which database is at a URL, with its driver loaded at first need."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from downspout.offsets.stores.database import (
     Database,
     DatabaseError,
     PassesError,
+    check_url,
     create_tables,
     told,
     transaction,
 )
-from downspout.offsets.stores.open_database import open_database
 from downspout.spout.ports import PASSWORD_SETTING, OffsetStoreError, StaleOwnerError, StoreContext, StoredOffset
 
 TABLE = "downspout_offsets"
@@ -27,6 +27,31 @@ CREATE = f"""{TABLE} (
 )"""
 WAIT_S = 4.0
 """How long a lock is waited for: no call of a spout may take longer than 5 s. It tries again later."""
+
+
+def open_database(
+    url: str, setting: str, *, password: str | None = None, password_setting: str = "", wait_s: float
+) -> Database:
+    """Return the database at a URL: ``sqlite:///flights.db``, ``postgresql://user@host/name``.
+
+    Args:
+        setting: where the URL was given, for messages.
+        password: resolved; None: the driver looks where it always does.
+        password_setting: where the password may be given.
+        wait_s: how long a statement waits for a lock.
+
+    Raises:
+        ConfigError: the URL is out of form, or a password is in it.
+        MissingExtraError: the driver is not installed.
+    """
+    check_url(url, setting, password_setting)
+    if url.startswith("sqlite:"):
+        from downspout.offsets.stores.sqlite import SqliteDatabase
+
+        return SqliteDatabase(url, setting, wait_s)
+    from downspout.offsets.stores.postgres import PostgresDatabase
+
+    return PostgresDatabase(url, password, wait_s)
 
 
 def open_sql_store(location: str, context: StoreContext) -> SqlStore:

@@ -19,8 +19,19 @@ from collections.abc import Collection, Mapping
 
 from downspout.errors import ConfigError, coordinates
 from downspout.kafka.port import TopicPartition
-from downspout.offsets.znodes import ANY, Conflict, Location, Node, Nodes, Operation, location_of, open_nodes
-from downspout.offsets.zookeeper import PARTITION, SpoutNode, read_node
+from downspout.offsets.zookeeper import (
+    ANY,
+    PARTITION,
+    Conflict,
+    Location,
+    Node,
+    Nodes,
+    Operation,
+    SpoutNode,
+    location_of,
+    open_nodes,
+    read_node,
+)
 from downspout.spout.ports import OffsetStoreError, StaleOwnerError, StoreContext, StoredOffset
 
 TRIES = 10

@@ -19,7 +19,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from downspout.batches.streams import MICRO_BATCHES
+from downspout.batches.core.protocol import MICRO_BATCHES
 from downspout.component import Failure
 from downspout.dead_letters.replayed import PlainRecord
 from downspout.engine.runtime import error_line

@@ -15,11 +15,9 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from downspout.batches.core.attempt import FIRST_TXID, Attempt
-from downspout.batches.keys import key_maker
+from downspout.batches.core.protocol import CONTROL, FIRST_TXID, MICRO_BATCHES, Attempt
 from downspout.batches.stores import Key
-from downspout.batches.streams import CONTROL, MICRO_BATCHES
-from downspout.batches.updates import update_of
+from downspout.batches.updates import key_maker, update_of
 from downspout.engine.graph import Component, Graph
 from downspout.engine.settings import reads
 from downspout.errors import TopologyError

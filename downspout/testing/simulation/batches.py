@@ -7,7 +7,7 @@ from typing import Any
 
 from kafka.structs import TopicPartition
 
-from downspout.batches.core.metadata import committed
+from downspout.batches.core.protocol import committed
 from downspout.batches.stores import BatchStoreError
 from downspout.engine.graph import Component, Graph
 from downspout.engine.settings import reads

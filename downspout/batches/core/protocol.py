@@ -1,5 +1,28 @@
-"""The metadata of a batch and partition as JSON: Trident's form of today and that of Kafka 0.8's spout.
+"""Attempts and ranges of batches, what travels between the components of a batch topology, and what is stored.
 
+::
+
+    coordinator ──$batch──▶ emitter tasks ──▶ your bolts ──▶ state tasks
+                ──$commit─▶ emitter and state tasks          (and $batch, $commit, $success)
+                ──$success▶ emitter and state tasks
+
+The coordinator emits ``$batch`` and ``$commit`` with a message id, so each opens a tuple tree, and ``$success`` without
+one. All three go to all tasks (all-grouping). What a bolt emits for a batch is anchored to the tuple that it came from,
+and its field ``attempt`` is the attempt. So the tree of ``$batch`` is complete when all tasks have the whole batch.
+
+Rules for a task that holds something of a batch, an emitter or a state:
+
+* It has seen the *beginning* of an attempt when the tuple of ``$batch`` has come. Tuples of an attempt whose beginning
+  it has not seen are kept and **not acked** until it comes: if the task were restarted between the two, it would have
+  lost what it had acked, and yet seen the beginning.
+* A tuple of an older attempt than the newest of its transaction is acked and dropped; a newer attempt drops what is
+  held of the older ones.
+* A ``$commit`` of an attempt whose beginning it has not seen, or that is not the newest, is answered with *fail*.
+* ``$success`` of a transaction drops what is held up to it. It may be lost.
+
+:class:`downspout.batches.core.held.Held` keeps these rules.
+
+**JSON.** The metadata of a batch and partition has two forms: Trident's of today and that of Kafka 0.8's spout.
 Today's is ``{"firstOffset": 5, "lastOffset": 9, "topologyId": "…"}``. That of 0.8 is ``{"offset": 5, "nextOffset": 10,
 "instanceId": "…", "partition": 0, "broker": {…}, "topic": "…", "topology": {"name": "…", "id": "…"}}``. Both are read,
 today's is written. Trident writes a batch without records as one whose first and last offset are both that before the
@@ -14,9 +37,132 @@ Trident reads past both, and what Trident has written is read without them.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, Final, NamedTuple, TypeVar
 
-from downspout.batches.core.attempt import BatchRange, CoordinatorState
+FIRST_TXID = 1
+FIRST_ATTEMPT = 0
+
+
+class Attempt(NamedTuple):
+    """One try of a transaction. The first field of each tuple of a batch; over Storm's pipe it is a JSON list."""
+
+    txid: int  # from 1
+    attempt: int  # from 0, as in Trident; of one transaction, later tries have higher ones
+
+    @classmethod
+    def of(cls, value: Sequence[Any]) -> Attempt:
+        """Return ``value`` as an Attempt; it may have become a plain list on Storm's pipe.
+
+        >>> Attempt.of([3, 0])
+        Attempt(txid=3, attempt=0)
+
+        Raises:
+            ValueError: it is no attempt.
+        """
+        if type(value) is cls:
+            return value
+        try:
+            txid, attempt = value
+            return cls(int(txid), int(attempt))
+        except (TypeError, ValueError):
+            raise ValueError(f"{value!r} is not an attempt (txid, attempt)") from None
+
+    @staticmethod
+    def may_be(value: Any) -> bool:
+        """Return whether a value has the form of an attempt.
+
+        >>> Attempt.may_be([3, 0]), Attempt.may_be("30"), Attempt.may_be(("t", "", 0, 7, ""))
+        (True, False, False)
+        """
+        return type(value) is Attempt or (isinstance(value, list) and [*map(type, value)] == [int, int])
+
+    def __str__(self) -> str:
+        """Return how messages name it: ``transaction 3, attempt 0``."""
+        return f"transaction {self.txid}, attempt {self.attempt}"
+
+
+class BatchRange(NamedTuple):
+    """Which records of a partition are in a batch: from ``first`` to ``last``, both included.
+
+    An empty one has ``last = first - 1`` and ``first`` is the position, so the next start is ``last + 1`` in each case.
+    """
+
+    first: int
+    last: int
+    topology_id: str = ""  # of the topology that stored it; empty where unknown
+    topic_id: str = ""  # Kafka's id of the topic; empty where unknown
+    records: int | None = None  # how many there were; None: not known
+
+    @property
+    def next(self) -> int:
+        """Where the next batch starts.
+
+        >>> BatchRange(5, 9).next, BatchRange.empty(10).next
+        (10, 10)
+        """
+        return self.last + 1
+
+    @classmethod
+    def empty(cls, position: int, topology_id: str = "", topic_id: str = "") -> BatchRange:
+        """Return the range of a partition that has no records in a batch."""
+        return cls(position, position - 1, topology_id, topic_id)
+
+
+class CoordinatorState(NamedTuple):
+    """What a coordinator stores: the transaction to commit next, and the last attempt of each that may be active."""
+
+    current: int = FIRST_TXID
+    attempts: Mapping[int, int] = {}
+
+
+BATCH: Final = "$batch"
+COMMIT: Final = "$commit"
+SUCCESS: Final = "$success"
+CONTROL: Final = (BATCH, COMMIT, SUCCESS)
+"""The coordinator's streams, by Trident's names."""
+
+ATTEMPT: Final = "attempt"
+BATCH_FIELDS: Final = (ATTEMPT, "epoch", "partitions")
+"""``epoch``: of the coordinator's claim, for writes to the store. ``partitions``: those of this attempt, in order, each
+as ``[topic, partition]``; a coordinator of a user's own may put anything there that its emitter understands."""
+COMMIT_FIELDS: Final = (ATTEMPT, "epoch")
+SUCCESS_FIELDS: Final = (ATTEMPT, "epoch")
+FIELDS: Final = {BATCH: BATCH_FIELDS, COMMIT: COMMIT_FIELDS, SUCCESS: SUCCESS_FIELDS}
+
+
+MICRO_BATCHES: Final = "downspout.micro_batches"
+"""In a component's configuration: an engine makes the batches, so no coordinator speaks to it."""
+
+
+def message_id(stream: str, attempt: Attempt) -> str:
+    """Return the message id of a tuple of the coordinator.
+
+    >>> message_id(COMMIT, Attempt(3, 1))
+    '$commit/3/1'
+    """
+    return f"{stream}/{attempt.txid}/{attempt.attempt}"
+
+
+def of_message_id(text: str) -> tuple[str, Attempt]:
+    """Return the stream and the attempt that a message id names.
+
+    >>> of_message_id("$commit/3/1")
+    ('$commit', Attempt(txid=3, attempt=1))
+    """
+    stream, txid, attempt = text.split("/")
+    return stream, Attempt(int(txid), int(attempt))
+
+
+T = TypeVar("T")
+
+
+def share(partitions: Sequence[T], task: int, tasks: int) -> list[T]:
+    """Return the partitions of one task: in their order, in turns.
+
+    >>> share(["a", "b", "c", "d", "e"], 1, 2), share(["a"], 1, 2)
+    (['b', 'd'], [])
+    """
+    return list(partitions[task::tasks])
 
 
 class ForeignMetadataError(ValueError):

@@ -17,8 +17,14 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
-from downspout.batches.core.attempt import BatchRange, CoordinatorState
-from downspout.batches.core.metadata import decode_range, decode_state, encode_attempts, encode_range
+from downspout.batches.core.protocol import (
+    BatchRange,
+    CoordinatorState,
+    decode_range,
+    decode_state,
+    encode_attempts,
+    encode_range,
+)
 from downspout.batches.stores import (
     BatchIdInUseError,
     BatchStoreContext,
@@ -34,7 +40,7 @@ from downspout.offsets.stores.database import (
     told,
     transaction,
 )
-from downspout.offsets.stores.open_database import open_database
+from downspout.offsets.stores.sql import open_database
 from downspout.offsets.stores.sqlite import path_of
 from downspout.system.locks import FileLock
 

@@ -16,7 +16,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from typing import Any
 
-from downspout.batches.core.attempt import Attempt
+from downspout.batches.core.protocol import Attempt
 from downspout.batches.core.values import StateKind
 from downspout.batches.stores import BatchStoreError, Key, StaleAttemptError, StateContext, check_meaning
 from downspout.offsets.stores.database import (
@@ -27,7 +27,7 @@ from downspout.offsets.stores.database import (
     told,
     transaction,
 )
-from downspout.offsets.stores.open_database import open_database
+from downspout.offsets.stores.sql import open_database
 from downspout.offsets.stores.sqlite import path_of
 
 SETTING, PASSWORD_SETTING = "state.store", "state.password"

@@ -20,8 +20,9 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Any, TypeVar
 
-from downspout.batches.core.attempt import BatchRange, CoordinatorState
-from downspout.batches.core.metadata import (
+from downspout.batches.core.protocol import (
+    BatchRange,
+    CoordinatorState,
     after,
     decode_partitions,
     decode_range,
@@ -39,8 +40,17 @@ from downspout.batches.stores import (
     StaleCoordinatorError,
 )
 from downspout.errors import ConfigError
-from downspout.offsets.znodes import Conflict, Location, Node, Nodes, Operation, location_of, open_nodes
-from downspout.offsets.zookeeper import CLIENT_PARTITION, PARTITION
+from downspout.offsets.zookeeper import (
+    CLIENT_PARTITION,
+    PARTITION,
+    Conflict,
+    Location,
+    Node,
+    Nodes,
+    Operation,
+    location_of,
+    open_nodes,
+)
 from downspout.spout.ports import OffsetStoreError
 
 T = TypeVar("T")
