@@ -40,7 +40,7 @@ s3-demo: $(VENV)/.demo  ## the main job into an S3 bucket exactly once, through 
 formats-demo: $(VENV)/.demo  ## Avro by a schema registry into Parquet, Delta and Iceberg, each once, each killed five times (FLIGHTS=20000: fewer; KILLS=3)
 	@$(BIN)/python -m demos.drill formats $(if $(FLIGHTS),--flights $(FLIGHTS)) $(if $(KILLS),--kills $(KILLS))
 
-windows-demo: $(VENV)/.demo  ## flights in tumbling and sliding windows of event time, through five kills; final windows compared with DuckDB (FLIGHTS=100000: fewer; KILLS=3)
+windows-demo: $(VENV)/.demo  ## flights in tumbling and sliding windows of event time, through five kills; final windows compared with DuckDB (FLIGHTS=60000: fewer; KILLS=3)
 	@$(BIN)/python -m demos.drill windows $(if $(FLIGHTS),--flights $(FLIGHTS)) $(if $(KILLS),--kills $(KILLS))
 
 ui-demo: $(VENV)/.demo  ## the main job at a constant rate with some poison, and its web page, until Ctrl-C (RATE=2000; POISON=5000: one of 5,000 records; PORT=8650)

@@ -131,6 +131,7 @@ def publish(
     topic: str = TOPIC,
     progress: Progress | None = None,
     start_over: str = "make demo FRESH=1",
+    batch_bytes: int = 256 * 1024,
 ) -> Published:
     """Bring the topic to hold exactly ``flights``, continuing from whatever part of them it holds.
 
@@ -142,6 +143,7 @@ def publish(
         topic: its name; created where it does not exist.
         progress: called now and then.
         start_over: the command that deletes the topic first, for errors.
+        batch_bytes: the size of a batch; a broker sends no less of a partition.
 
     Raises:
         BrokerError: the topic holds something else, or Kafka fails.
@@ -154,16 +156,18 @@ def publish(
         ends = _check_topic(consumer, flights, topic, cure)
         before = sum(ends)
         if before < len(flights):
-            _send_from(cluster, flights, topic, ends, progress or (lambda done, total: None))
+            _send_from(cluster, flights, topic, ends, progress or (lambda done, total: None), batch_bytes)
             _check_topic(consumer, flights, topic, cure, whole=True)
         return Published(before, len(flights) - before)
     finally:
         consumer.close()
 
 
-def _send_from(cluster: Cluster, flights: Flights, topic: str, ends: Sequence[int], progress: Progress) -> None:
+def _send_from(
+    cluster: Cluster, flights: Flights, topic: str, ends: Sequence[int], progress: Progress, batch_bytes: int
+) -> None:
     skip, done, total = list(ends), sum(ends), len(flights)
-    producer = cluster.producer(client={"linger_ms": 20, "batch_size": 256 * 1024})
+    producer = cluster.producer(client={"linger_ms": 20, "batch_size": batch_bytes})
     try:
         for row, partition in enumerate(flights.partitions):
             if skip[partition]:

@@ -7,8 +7,8 @@
    final windows are read, and those that were final at the kill before are compared;
 3. compares the final windows with DuckDB's, which adds up the flights themselves.
 
-The run is slowed down: windows are final when it has lasted for ``parquet.idle_s``. ``FLIGHTS=100000`` takes fewer,
-``KILLS=3`` kills less.
+The run is slowed down, since nothing is final before it has lasted for ``parquet.idle_s``, and it reads the partitions
+in small pieces, as if they came in just now. ``FLIGHTS=60000`` takes fewer, ``KILLS=3`` kills less.
 """
 
 from __future__ import annotations
@@ -25,14 +25,17 @@ import pyarrow as pa
 
 from demos.audit import Finding
 from demos.drill import Drill, Step
+from demos.flights_data import Flights, publish
 from downspout.formatting import counted
+from downspout.kafka.clusters import cluster_for
 from downspout.sink.log.commit_log import CommitLog
 from downspout.sink.readers.windows import read_windows
 from downspout.sink.snapshot import read_table
 
 TARGET = "topologies/flight_hours.py"
 FLUSH_S, IDLE_S = 0.2, 5.0
-PENDING = 10_000  # With FLUSH_S it slows the run down; each partition still has its turn within IDLE_S
+FLUSHES = 150  # As many tuples are in flight as make about so many flushes
+BATCH_BYTES = 8_192  # Of the topic, and of a fetch: so each partition has its turn within IDLE_S, slow as the run is
 SINKS = {"carrier_hours": ("carrier", 1), "airport_days": ("airport", 24)}
 """Each sink's key, and the hours of its windows; one begins each hour."""
 FINISHED = """SELECT {key}, epoch_us(window_start), epoch_us(window_end), sum(count)::BIGINT,
@@ -55,6 +58,16 @@ class WindowsDemo(Drill):
         self.changed = 0
         self.looks: list[int] = []  # how many windows were final at each look
 
+    def publish(self) -> None:
+        """Bring the flights into a topic of small batches."""
+        self.flights, self.topic = Flights(self.frame), f"flights-{len(self.frame)}-small"
+        with self.screen.counting("flights") as progress:
+            sent = publish(
+                cluster_for(self.kafka.bootstrap), self.flights, self.topic, progress,
+                "rm -r .downspout/demo/kafka-to-kafka", BATCH_BYTES,
+            )  # fmt: skip
+        self.screen.say(f"{sent.sent:,} flights published, {sent.before:,} were there, at {self.kafka.bootstrap}")
+
     def steps(self) -> Iterator[Step]:
         """Yield the run, and the comparison."""
         yield f"downspout run {TARGET}, killed {self.kills} times", self.write
@@ -66,7 +79,8 @@ class WindowsDemo(Drill):
         settings = [
             f"kafka.bootstrap={self.kafka.bootstrap}", f"kafka.topics={self.topic}", "kafka.emit=record",
             f"kafka.group=windows-demo-{uuid.uuid4().hex[:8]}", "kafka.commit_period_ms=500",
-            f"topology.max.spout.pending={PENDING}",
+            f"kafka.client.max_partition_fetch_bytes={BATCH_BYTES}",
+            f"topology.max.spout.pending={max(len(self.flights) // FLUSHES, 20)}",
             f"parquet.flush_age_s={FLUSH_S}", f"parquet.idle_s={IDLE_S}", "parquet.lateness_s=0",
             *(f"{name}:parquet.directory={self.folder / name}" for name in SINKS),
         ]  # fmt: skip

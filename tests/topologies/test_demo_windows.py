@@ -69,7 +69,7 @@ def demo(bare_kafka: Kafka, monkeypatch: pytest.MonkeyPatch) -> WindowsDemo:
     monkeypatch.setattr(drill, "KilledRun", RunUntilAnEntry)
     monkeypatch.setattr(to_windows, "FLUSH_S", 0.1)
     monkeypatch.setattr(to_windows, "IDLE_S", 1.0)
-    monkeypatch.setattr(to_windows, "PENDING", 20)
+    monkeypatch.setattr(to_windows, "FLUSHES", 30)
     monkeypatch.setattr("demos.shared.jars.resolve", lambda *given, **options: None)
     made = WindowsDemo(FLIGHTS, KILLS, Screen(Console(file=io.StringIO(), width=200)))
     made.kafka = SimpleNamespace(  # type: ignore[assignment]   # what the demo needs of a broker
