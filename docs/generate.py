@@ -6,7 +6,7 @@ import textwrap
 from collections.abc import Mapping
 from pathlib import Path
 
-from docs import grafana, option_types
+from docs import contents, grafana, option_types
 from downspout.cli.settings import default_of
 from downspout.formatting import figure
 from downspout.metrics import METRICS, PARTITION_METRICS, RUN_METRICS
@@ -16,7 +16,7 @@ from downspout.spark.kafka_sink import SINK_OPTIONS
 
 HERE = Path(__file__).parent
 TITLES = {
-    "kafka": ("KafkaSpout", "Arguments of `KafkaSpout.spec(...)`, where they have no prefix, or keys in any layer."),
+    "kafka": ("KafkaSpout", "Arguments of `KafkaSpout.spec(...)`, without the prefix, or keys in any layer."),
     "parse": ("JsonParseBolt and CsvParseBolt", "Arguments of their `spec(...)`, without the prefix."),
     "lookup": ("LookupBolt", "Arguments of `LookupBolt.spec(...)`, without the prefix."),
     "produce": ("KafkaBolt", "Arguments of `KafkaBolt.spec(...)`, without the prefix."),
@@ -28,7 +28,7 @@ TITLES = {
 }
 INTRO = """# Settings
 
-A setting has one value for a topology, or one for each component. The first of these layers that gives a value wins:
+A setting has one value for a topology, or one per component. The first layer that gives a value wins:
 
 1. the command line: `--set KEY=VALUE`, or `--set COMPONENT:KEY=VALUE` for one component
 2. the environment: `DOWNSPOUT_KAFKA_GROUP` is `kafka.group`
@@ -36,43 +36,37 @@ A setting has one value for a topology, or one for each component. The first of 
 4. `downspout.toml` in the working directory
 5. the default
 
-`downspout check --all topologies/x.py` prints each value and where it comes from. Fixed values may be written in any
-case.
+`downspout check --all topologies/x.py` prints each value and its source. Choices may be written in any case.
 
-Properties of the Kafka client start with `kafka.client.` and have kafka-python's names. They are checked when the
-topology is built. `kafka.client.partition_assignment_strategy` takes one or several of Kafka's names: `range`,
-`roundrobin`, `sticky`, `cooperative-sticky`.
-
-This page is made from the table in `downspout/settings/table.py`.
+Properties of the Kafka client are settings below `kafka.client.`, with kafka-python's names, and are checked when the
+topology is built. `kafka.client.partition_assignment_strategy` takes `range`, `roundrobin`, `sticky` or
+`cooperative-sticky`, or several of them.
 """
 METRICS_INTRO = """# Metrics
 
 A component's `report()` holds its metrics; the live view, the summary of a run and `--json` show them. A counter only
-grows, a gauge is the value of the moment. [Prometheus](../how-to/watch-in-production.md) reads all of them: a counter
-`rows` as `downspout_rows_total`, a gauge `fetch_mean_s` as `downspout_fetch_mean_seconds`, `lag` of a partition as
-`downspout_partition_lag`, `completed` of a run as `downspout_run_completed_total`.
+grows; a gauge is a current value. [Prometheus](../how-to/monitor.md#prometheus-and-health-checks) names a counter
+`rows` `downspout_rows_total`, a gauge `fetch_mean_s` `downspout_fetch_mean_seconds`, a partition's `lag`
+`downspout_partition_lag`, and a run's `completed` `downspout_run_completed_total`.
 
 """
 PARTITIONS_INTRO = """## By partition
 
-A spout, and the emitter of batches, reports these for each of its partitions (`report_partitions()`); what is unknown
-is null or left out. The live view and the page show them by partition and topic, `--json` has them under `partitions`
-and their sums under `topics`, and they stay after `deactivate` and at the end of a run.
-[Offsets](../concepts/offsets.md) explains the words; `downspout lag` asks Kafka for them.
+A spout, and the emitter of batches, reports these for each partition (`report_partitions()`); an unknown value is null
+or left out. `--json` has them under `partitions` and their sums under `topics`, also after the end of a run.
+[Offsets](../concepts/offsets.md) explains the words.
 
 """
 RUN_INTRO = """## Of a run
 
-Of all components, tasks and workers together.
+All components, tasks and workers together.
 
 """
 SPARK_SOURCE = """# The Kafka source for PySpark
 
 `format("downspout")` works with `spark.read` and `spark.readStream`, after `downspout.spark.register(spark)`. Columns,
-options and defaults are those of Spark's own connector. `stoppingOffsets`, `skipOffsets`, `includeTopicId`,
-`includeUnreadable`, `recordBytesMax` and `endMarker` are additions.
-How to use it: [read Kafka with PySpark](../how-to/read-kafka-with-pyspark.md),
-[hand over between Storm and Spark](../how-to/hand-over-between-storm-and-spark.md).
+options and defaults are those of Spark's own connector, with some additions. [Read Kafka with
+PySpark](../how-to/read-kafka-with-pyspark.md) shows how to use it.
 
 | column | type | |
 | --- | --- | --- |
@@ -94,59 +88,54 @@ Names may be written in any case. An unknown option is an error that suggests th
 
 ## What cannot be read
 
-A row whose `unreadable` is not null stands for the offsets from `offset` up to `end`, which is not included. It is
-either one record of `size` bytes, of which key and value hold the beginning, or a damaged batch, of which only the
-`reason` is known. Such a row ends with the range of its task, so one batch may have several.
+A row whose `unreadable` is not null stands for the offsets from `offset` up to `end` (excluded): either a record of
+`size` bytes, of which key and value hold the beginning, or a damaged batch with only a `reason`. Such a row ends with
+the range of its task, so a batch may have several.
 
 ## Properties of the client
 
-`kafka.…` takes the properties of the Java client, and those of kafka-python with dots. Translated are
-`kafka.sasl.jaas.config` (PLAIN and SCRAM), `kafka.ssl.truststore.location`, `kafka.ssl.keystore.location` (PEM files),
-`kafka.ssl.key.password` and `kafka.ssl.endpoint.identification.algorithm`. The source reads
-without a consumer group: its name is refused (`kafka.group.id`, `groupIdPrefix`), and how to be a member has no effect.
-The connector's own exceptions are refused here too: `kafka.auto.offset.reset`, `kafka.enable.auto.commit`,
-`kafka.key.deserializer`, `kafka.value.deserializer`, `kafka.interceptor.classes`.
+`kafka.…` takes the properties of the Java client, and kafka-python's with dots. `kafka.sasl.jaas.config` (PLAIN and
+SCRAM), `kafka.ssl.truststore.location`, `kafka.ssl.keystore.location` (PEM files), `kafka.ssl.key.password` and
+`kafka.ssl.endpoint.identification.algorithm` are translated. There is no consumer group, so `kafka.group.id` and
+`groupIdPrefix` are refused. So are `kafka.auto.offset.reset`, `kafka.enable.auto.commit`, `kafka.key.deserializer`,
+`kafka.value.deserializer` and `kafka.interceptor.classes`, as in the connector.
 
-## Where it differs from the connector
+## Differences from the connector
 
 | | connector | here |
 | --- | --- | --- |
-| `kafka.isolation.level` | `read_uncommitted` | `read_committed`: records of aborted transactions are not read |
-| a topic in `subscribe` that does not exist | depends on the version | an error when the query starts |
-| a topic deleted and created again, also while the query is stopped | noticed if the new one is shorter | noticed |
+| `kafka.isolation.level` | `read_uncommitted` | `read_committed`: records of aborted transactions are skipped |
+| a topic in `subscribe` that does not exist | depends on the version | an error at the start |
+| a topic deleted and created again, even while the query is stopped | noticed if the new one is shorter | noticed |
 | the new log after that, with `failOnDataLoss=false` | read from where the old one ended | read from its beginning |
-| a batch that unpacks to too much | is read | an error with coordinates, or a row in its place (`includeUnreadable`) |
-| the first batch of a stream from `latest` | has records | is empty: its end is where the query starts |
-| the triggers `continuous` and `realTime` | work | are refused by Spark for sources in Python |
+| a batch that unpacks to too much | is read | an error with coordinates, or a row (`includeUnreadable`) |
+| the first batch of a stream from `latest` | has records | is empty: it ends where the query starts |
+| the triggers `continuous` and `realTime` | work | are refused by Spark for Python sources |
 
 ## What a checkpoint holds
 
-A checkpoint has offsets in the connector's form. Beside them each topic has an empty object whose name is the topic, a
-colon and Kafka's id of the topic: `{"orders": {"0": 23}, "orders:rZk3…": {}}`. By the id the query notices that a topic
-was deleted and created again, even while the query was stopped. The connector reads such a checkpoint and ignores the
-id. A checkpoint without ids gets them with its next batch; what happened to the topic before that is not known. Brokers
-older than Kafka 2.8 have no ids. `:end` marks that a bounded run has ended (`endMarker`).
-
-This page is made by `docs/generate.py`; the options are the table in `downspout/spark/kafka_options.py`.
+Offsets in the connector's form, and for each topic an empty object that names Kafka's id of the topic:
+`{"orders": {"0": 23}, "orders:rZk3…": {}}`. By the id, the query notices that a topic was created again. The connector
+reads such a checkpoint and ignores the id; a checkpoint without ids gets them with its next batch. Brokers older than
+2.8 have no ids. `:end` marks the end of a bounded run (`endMarker`).
 """
 
 SPARK_SINK = """# The Kafka sink for PySpark
 
 `format("downspout-kafka")` works with `df.write` and `df.writeStream`, after `downspout.spark.register(spark)`. Columns
-and options are those of Spark's own connector; `partitioner`, `includeRecordIds` and `batchId` are additions. The name
-works for reading too, as [`format("downspout")`](spark-source.md) does for writing.
-How to use it: [write to Kafka with PySpark](../how-to/write-to-kafka.md#with-pyspark).
+and options are those of Spark's own connector, with some additions. [Write to
+Kafka](../how-to/write-to-kafka.md#with-pyspark) shows how to use it.
 
 | column | type | |
 | --- | --- | --- |
 | `value` | string or binary | required; null is a tombstone |
 | `topic` | string | required without the option `topic` |
-| `key` | string or binary | null, or without the column: a record without key |
+| `key` | string or binary | null or missing: no key |
 | `headers` | array<struct<key: string, value: binary>> | |
-| `partition` | int | null, or without the column: the partitioner decides |
+| `partition` | int | null or missing: the partitioner decides |
 
-Other columns are an error, and so is another type. Records are only appended: `.mode("append")` must be given, because
-Spark refuses its default for sinks in Python, and the output mode `complete` is refused.
+Other columns and types are an error. Records are only appended: `.mode("append")` is required, because Spark refuses
+its default for Python sinks, and the output mode `complete` is refused.
 
 ## Options
 
@@ -154,39 +143,36 @@ Names may be written in any case. An unknown option is an error that suggests th
 
 {table}
 
-`kafka.…` takes the producer's properties of the Java client, and those of kafka-python with dots, with TLS and SASL [as
-for the source](spark-source.md#properties-of-the-client): `kafka.acks`, `kafka.compression.type`, `kafka.linger.ms`.
-References (`env:NAME`, `file:PATH`) are looked up on the driver. The producer is idempotent, with `acks=all`. A record
-may take `kafka.delivery.timeout.ms` (2 minutes), and a topic that does not exist is waited for `kafka.max.block.ms`
-(10 s). Refused are `kafka.key.serializer`, `kafka.value.serializer`, `kafka.partitioner.class`,
-`kafka.transactional.id` and `kafka.interceptor.classes`.
+`kafka.…` takes the producer's properties of the Java client, and kafka-python's with dots, with TLS and SASL [as for
+the source](spark-source.md#properties-of-the-client): `kafka.acks`, `kafka.compression.type`, `kafka.linger.ms`.
+References (`env:NAME`, `file:PATH`) are resolved on the driver. The producer is idempotent, with `acks=all`. A record
+may take `kafka.delivery.timeout.ms` (2 minutes), and a missing topic is awaited for `kafka.max.block.ms` (10 s).
+Refused are `kafka.key.serializer`, `kafka.value.serializer`, `kafka.partitioner.class`, `kafka.transactional.id` and
+`kafka.interceptor.classes`.
 
 ## What is promised
 
-Each record is written **at least once**. A task waits for the brokers' answers before it says that it is done. What a
-task wrote that failed is written again by its next try, and so is a batch that is computed again.
+Each record is written **at least once**. A task ends when the brokers have acknowledged its records. A failed task or
+a repeated batch writes its records again.
 
 ## How repeats are found
 
-| header | what it holds |
+| header | content |
 | --- | --- |
-| `__downspout.batch` | id of the query and number of the batch; of `df.write`, `batchId` or an id of this write |
-| `__downspout.record` | Spark's partition, number of the row in it, hash of topic, partition, key, value and headers |
-| `__downspout.run` | run of the query, or id of this write, and Spark's number of the task's try |
+| `__downspout.batch` | query id and batch number; of `df.write`, `batchId` or an id of this write |
+| `__downspout.record` | Spark's partition, row number, and a hash of topic, partition, key, value and headers |
+| `__downspout.run` | run of the query, or id of this write, and number of the task's attempt |
 
-Records of one topic that are equal in the first two are repeats. `downspout.spark.kafka_sink.without_repeats(frame)`
-drops them from a frame that was read with `includeHeaders`. They are found as long as a batch that is computed again
-has the same rows in the same order: after reading Kafka or files, `select` and `filter`. Behind a shuffle (`groupBy`,
-`join`, `repartition`) the order may change. The hash differs then: repeats stay, but nothing is dropped that is no
-repeat. Such rows need their own identity, in the key for instance. The headers take about 150 bytes of a record.
-
-This page is made by `docs/generate.py`; the options are the table in `downspout/spark/kafka_sink.py`.
+Records of a topic that are equal in the first two are repeats; `downspout.spark.kafka_sink.without_repeats(frame)` drops
+them from a frame read with `includeHeaders`. This requires that a repeated batch has the same rows in the same order,
+as after reading Kafka or files, `select` and `filter`. Behind a shuffle (`groupBy`, `join`, `repartition`), the order
+may change, and repeats remain; give such rows an identity of their own. The headers take about 150 bytes per record.
 """
 
 
 def markdown(settings: list[Setting]) -> str:
     """Return the settings as a Markdown table, and below it what takes more than a sentence."""
-    lines = ["| setting | values | default | what it does |", "| --- | --- | --- | --- |"]
+    lines = ["| setting | values | default | meaning |", "| --- | --- | --- | --- |"]
     lines += [f"| `{each.key}` | {_values(each)} | {default_of(each)} | {each.help} |" for each in settings]
     return "\n".join(lines) + notes({each.key: each.note for each in settings})
 
@@ -221,12 +207,12 @@ def settings_page() -> str:
 def metrics_page() -> str:
     """Return docs/reference/metrics.md."""
     rows = [f"| `{m.name}` | {m.kind} | {m.unit} | {m.help} |" for m in METRICS.values()]
-    table = "\n".join(["| metric | kind | unit | what it says |", "| --- | --- | --- | --- |", *rows])
+    table = "\n".join(["| metric | kind | unit | meaning |", "| --- | --- | --- | --- |", *rows])
     rows = [f"| `{m.name}` | {m.unit} | {m.help} |" for m in PARTITION_METRICS.values()]
-    partitions = "\n".join(["| name | unit | what it says |", "| --- | --- | --- |", *rows])
+    partitions = "\n".join(["| name | unit | meaning |", "| --- | --- | --- |", *rows])
     of_run = "\n".join(
         [
-            "| metric | kind | unit | what it says |",
+            "| metric | kind | unit | meaning |",
             "| --- | --- | --- | --- |",
             *(f"| `{m.name}` | {m.kind} | {m.unit} | {m.help} |" for m in RUN_METRICS.values()),
         ]
@@ -253,11 +239,12 @@ def options_table(options: Mapping[str, Option]) -> str:
     rows = [
         f"| `{name}` | {o.default} | {USES[o.use]} | {o.text.replace('|', '&#124;')} |" for name, o in options.items()
     ]
-    table = "\n".join(["| option | default | for | what it says |", "| --- | --- | --- | --- |", *rows])
+    table = "\n".join(["| option | default | for | meaning |", "| --- | --- | --- | --- |", *rows])
     return table + notes({name: o.note for name, o in options.items()})
 
 
 PAGES = {
+    "README.md": contents.contents_page,
     "reference/settings.md": settings_page,
     "reference/metrics.md": metrics_page,
     "reference/grafana.json": grafana.dashboard,

@@ -15,14 +15,9 @@ from importlib import import_module
 from pathlib import Path, PurePosixPath
 from posixpath import normpath, relpath
 
+from docs.contents import MOVED
+
 ROOT = Path(__file__).resolve().parents[1]
-MOVED = {
-    "README.md": "index.md",
-    "docs/README.md": "pages.md",
-    "CONTRIBUTING.md": "contributing.md",
-    "CHANGELOG.md": "changelog.md",
-}
-"""Pages whose place on the site is another than in the repository."""
 KEPT = {".md", ".json", ".css", ".js", ".svg", ".png"}
 """Suffixes of files that are on the site as they are; others are shown as source."""
 CODE = re.compile(r"^```.*?^```$|`[^`\n]+`", re.DOTALL | re.MULTILINE)

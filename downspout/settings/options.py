@@ -16,17 +16,17 @@ class KafkaOptions(TypedDict, total=False):
     """Settings ``kafka.…``."""
 
     bootstrap: str
-    """Brokers, as ``host:port,host:port``; ``embedded`` is the one that ``downspout kafka start`` runs."""
+    """Brokers, as ``host:port,host:port``; ``embedded`` is the broker of ``downspout kafka start``."""
     topics: str | Sequence[str] | None
     """Topics to read."""
     pattern: str | None
-    """Regular expression that must match a topic's whole name; used instead of ``kafka.topics``."""
+    """Regular expression that matches whole topic names; replaces ``kafka.topics``."""
     mode: Literal["subscribe", "assign"]
     """How tasks share the partitions."""
     partitions: str | Sequence[str] | None
-    """Partitions that ``kafka.mode=assign`` reads of a topic, instead of all, as ``topic[partition,partition]``."""
+    """Partitions to read with ``kafka.mode=assign``, as ``topic[partition,partition]``."""
     group: str | None
-    """Consumer group; if not set, the topology's name."""
+    """Consumer group; by default, the topology's name."""
     fields: str | Sequence[str]
     """Fields of the tuple, in order."""
     key_format: Literal["utf8", "bytes", "json"]
@@ -36,7 +36,7 @@ class KafkaOptions(TypedDict, total=False):
     translator: str | Sequence[str] | None
     """Functions that make tuples of a record, instead of ``kafka.fields`` and the formats."""
     listener: str | None
-    """Import path of a class whose methods the spout calls (a ``downspout.spout.ports.SpoutListener``)."""
+    """Import path of a ``downspout.spout.ports.SpoutListener``, which the spout notifies."""
     start: Literal["EARLIEST", "LATEST", "UNCOMMITTED_EARLIEST", "UNCOMMITTED_LATEST", "TIMESTAMP", "UNCOMMITTED_TIMESTAMP", "OFFSETS", "UNCOMMITTED_OFFSETS"]
     """Where reading starts: Storm's first-poll strategies, and named offsets."""
     start_timestamp_ms: int | None
@@ -48,66 +48,65 @@ class KafkaOptions(TypedDict, total=False):
     guarantee: Literal["AT_LEAST_ONCE", "AT_MOST_ONCE", "NO_GUARANTEE", "AUTO_COMMIT"]
     """Processing guarantee."""
     poll_timeout_ms: int
-    """Longest wait for records in one poll."""
+    """Longest wait for records in a poll."""
     poll_records_max: int
-    """Most records in one poll."""
+    """Most records per poll."""
     emits_per_next_max: int
-    """Most tuples that one call of ``next_tuple`` emits; Storm's spout emits 1."""
+    """Most tuples per call of ``next_tuple``; Storm's spout emits 1."""
     emit: Literal["auto", "record", "chunk"]
-    """What a tuple is: one record, or a chunk, which holds many records of a partition as columns."""
+    """What a tuple is: a record, or a chunk of many records of a partition as columns."""
     chunk_records_max: int
-    """Most records in one chunk."""
+    """Most records per chunk."""
     chunk_bytes_max: int
-    """Most bytes of keys, values and headers in one chunk."""
+    """Most bytes of keys, values and headers per chunk."""
     commit_period_ms: int
     """Time between commits."""
     commit: Literal["sync", "async", "combined"]
-    """Whether the spout waits for the broker's answer to a commit."""
+    """Whether the spout waits for the answer to a commit."""
     offset_store: str
-    """Where offsets are kept: ``kafka`` for the consumer group, or the URL of a store, such as
-    ``sqlite:///offsets.db``."""
+    """Where offsets are kept: ``kafka``, or a URL such as ``sqlite:///offsets.db``."""
     offset_store_password: str | None
-    """Password for the store, as ``env:NAME`` or ``file:PATH``."""
+    """Password of the store, as ``env:NAME`` or ``file:PATH``."""
     offset_store_adopt: bool
-    """Whether partitions of which the store holds nothing go on from the group's offsets."""
+    """Whether partitions without an offset in the store continue from the group's."""
     transaction_ms: int
-    """Length of a transaction; the time between commits where a KafkaBolt is transactional."""
+    """Length of a transaction of a transactional KafkaBolt."""
     trace_every: int
-    """One of so many records has a span of OpenTelemetry, and each chunk; 0: none."""
+    """Trace every N-th record, and each chunk, with OpenTelemetry; 0: none."""
     uncommitted_max: int
     """Most offsets of a partition that may be emitted beyond the commit."""
     retry_delay_ms: int
-    """Back-off before the first retry; each later one is twice as long."""
+    """Back-off before the first retry; it doubles each time."""
     retry_delay_ms_max: int
     """Longest back-off."""
     retry_policy: str | None
-    """Import path of a function that returns a record's back-off in milliseconds, instead of the settings before."""
+    """Import path of a function that returns the back-off in milliseconds."""
     retry_cache_bytes: int
-    """Bytes of failed records that a partition keeps in memory for their retries; 0 keeps none."""
+    """Bytes of failed records that a partition keeps in memory for retries."""
     retries_max: int
-    """Retries of a record before it is dead-lettered; -1 retries for ever."""
+    """Retries before a record is dead-lettered; -1: no limit."""
     timeouts_max: int
-    """Timeouts of a record before it is dead-lettered."""
+    """Timeouts before a record is dead-lettered."""
     dead_letter_topic: str
     """Topic for exhausted records; if empty, the run stops at the first one."""
     breaker_ratio: float
-    """Share of a partition's last 1,000 records that, if exhausted, stops the run; 0 never stops it."""
+    """Share of exhausted records among a partition's last 1,000 that stops the run; 0: never."""
     honour_replays: bool
-    """Whether a record that ``downspout dlq replay`` wrote keeps the origin of the record it stands for."""
+    """Whether a record written by ``downspout dlq replay`` keeps its original origin."""
     emit_null: bool
     """Whether a translator's result of None is emitted as a tuple of nulls."""
     on_data_loss: Literal["fail", "earliest", "latest", "start"]
-    """What to do when records are gone that were not processed yet."""
+    """What to do if unprocessed records are gone from Kafka."""
     behind_max: int | None
-    """Offsets that a record may lie behind; older ones are left out and counted, which loses them."""
+    """How many offsets a record may lie behind before it is dropped and counted."""
     on_corrupt_batch: Literal["fail", "dead_letter"]
-    """What to do with a batch that cannot be read: end the run, or dead-letter its offsets and go on."""
+    """What to do with an unreadable batch: end the run, or dead-letter its offsets."""
     record_bytes_max: int
-    """Most bytes of a record, unpacked."""
+    """Most bytes of an unpacked record."""
     session_timeout_ms: int
     """How long a silent member keeps its partitions."""
     drain_ms_max: int
-    """How long a planned hand-over waits for outstanding acks."""
+    """How long a planned hand-over waits for acks."""
     client: Mapping[str, Any]
     """Properties of kafka-python's client."""
 
@@ -120,16 +119,15 @@ class ParseOptions(TypedDict, total=False):
     delimiter: str
     """Separator of the fields of a CSV line."""
     registry: str | None
-    """URL of the schema registry that knows the schemas of the values."""
+    """URL of the schema registry."""
     registry_password: str | None
-    """Password for the schema registry, as ``env:NAME`` or ``file:PATH``."""
+    """Password of the registry, as ``env:NAME`` or ``file:PATH``."""
     reader_schema: str | None
-    """Avro schema as which values are read, as JSON or as the path of a file: its defaults, aliases and wider types
-    hold."""
+    """Avro schema (JSON, or a file) as which all values are read."""
     carry: str | Sequence[str]
-    """Fields of the input to keep, such as ``key``; they stand between ``origin`` and the parsed fields."""
+    """Fields of the input to keep, such as ``key``; they follow ``origin``."""
     on_null: Literal["row", "filter"]
-    """What a null value (a tombstone) becomes: a row in which each parsed field is null, or no row."""
+    """What a null value (a tombstone) becomes: a row of nulls, or no row."""
     types: str | Sequence[str] | Mapping[str, str] | None
     """Types of the fields, as ``field:type``."""
 
@@ -138,26 +136,26 @@ class LookupOptions(TypedDict, total=False):
     """Settings ``lookup.…``."""
 
     table: str | PathLike[str]
-    """The table: a CSV file with a header, a Parquet file, or a folder of Parquet files."""
+    """A CSV file with a header, a Parquet file, or a folder of Parquet files."""
     key: str
-    """Field of the tuple to look up, or ``field=column`` if the table's column has another name."""
+    """Field to look up, or ``field=column`` if the table's column has another name."""
     fields: str | Sequence[str] | None
     """Fields of the tuple to keep, besides ``origin``."""
     add: str | Sequence[str]
     """Columns of the table to add, as ``name`` or ``field=name``."""
     types: str | Sequence[str] | Mapping[str, str] | None
-    """Types of CSV columns, as ``column:type``; the other columns are text."""
+    """Types of CSV columns, as ``column:type``; the others are text."""
     nulls: str | Sequence[str]
-    """Texts that mean null in CSV, such as ``NA``; the empty text always does."""
+    """Texts that mean null in CSV, such as ``NA``; empty text always does."""
     missing: Literal["null", "reject"]
-    """What to do with a tuple whose key is not in the table: add nulls, or reject it."""
+    """What to do with an unknown key: add nulls, or reject the tuple."""
 
 
 class ProduceOptions(TypedDict, total=False):
     """Settings ``produce.…``."""
 
     bootstrap: str | None
-    """Brokers to write to, if they are not those of ``kafka.bootstrap``."""
+    """Brokers to write to; by default, those of ``kafka.bootstrap``."""
     topic: str | None
     """Topic to write to."""
     fields: str | Sequence[str] | Mapping[str, str]
@@ -171,33 +169,33 @@ class ProduceOptions(TypedDict, total=False):
     mode: Literal["asynchronous", "synchronous", "fire_and_forget"]
     """When to ack a tuple: after the broker's answer, or at once."""
     acks: Literal["all", "1", "0"]
-    """Replicas that must have a record before the broker answers: all in sync, the leader, or none."""
+    """Replicas that must have a record: all in sync, the leader, or none."""
     idempotence: bool | None
-    """Whether the broker recognises repetitions."""
+    """Whether the broker recognises resends."""
     compression: Literal["none", "gzip", "snappy", "lz4", "zstd"]
     """Codec of the batches."""
     partitioner: str
     """Which partition gets a record that names none."""
     linger_ms: int
-    """How long a batch that is not full waits for more records."""
+    """How long an incomplete batch waits for more records."""
     batch_bytes: int
     """Size of a batch, which holds records of one partition."""
     request_bytes_max: int
     """Size of the largest record."""
     buffer_bytes: int
-    """Bytes that may wait for an answer; at this limit the bolt waits."""
+    """Bytes that may be unacknowledged before the bolt waits."""
     auto_create: bool | None
-    """Whether the broker may create a topic that does not exist."""
+    """Whether the broker may create a missing topic."""
     partitions: int | None
-    """Partitions of ``produce.topic``, which the bolt creates if it does not exist."""
+    """Partitions of ``produce.topic``, if the bolt is to create it."""
     replication: int | None
     """Replicas of each of these partitions."""
     transactional: bool
     """Whether records are written exactly once, in transactions with the offsets of their KafkaSpout."""
     transaction_timeout_ms: int | None
-    """Time after which the broker aborts a transaction that is not ended."""
+    """Time after which the broker aborts an open transaction."""
     callback: str | None
-    """Import path of a function that is called with each tuple and its result."""
+    """Import path of a function that receives each tuple and its result."""
 
 
 class ParquetOptions(TypedDict, total=False):
@@ -206,8 +204,7 @@ class ParquetOptions(TypedDict, total=False):
     directory: str | PathLike[str]
     """Where the files go: a folder, or ``s3://bucket/name``, ``gs://…``, ``az://…``."""
     storage_options: str | Sequence[str]
-    """How an object store is reached, as ``name=value``: ``endpoint``, ``region``, and other names that ``obstore``
-    knows."""
+    """Options of an object store, as ``name=value``, with the names of ``obstore``."""
     schema: str | Sequence[str] | Mapping[str, str] | None
     """Columns as ``name:type``, in order."""
     keys: str | Sequence[str]
@@ -223,19 +220,19 @@ class ParquetOptions(TypedDict, total=False):
     partition_by: str | Sequence[str]
     """Columns that become Hive folders (``month=7/``)."""
     input_names: str | Sequence[str] | Mapping[str, str]
-    """``input=name``: the name under which the directory knows an input, after a component was renamed."""
+    """``input=name``: the earlier name of an input, after a component was renamed."""
     flush_rows: int
-    """Rows held that cause a flush."""
+    """Rows held that trigger a flush."""
     flush_bytes: int
-    """Estimated bytes held that cause a flush."""
+    """Estimated bytes held that trigger a flush."""
     flush_age_s: float
-    """Age of the oldest row held that causes a flush; at most a third of the message timeout."""
+    """Age of the oldest row that triggers a flush; at most a third of the message timeout."""
     outage_s_max: float
-    """How long a store may be away, or a disk full, before the run ends; 0: without end."""
+    """How long a store may be unavailable, or a disk full, before the run ends; 0: no limit."""
     rebuild: int
-    """Number of the directory's rebuild: a higher one than before starts the directory anew."""
+    """Number of the directory's rebuild: a higher one starts the directory anew."""
     compact_every_s: float
-    """Seconds from one compaction to the next while the topology runs; 0: none."""
+    """Seconds between compactions while the topology runs; 0: none."""
     compression: Literal["zstd", "snappy", "none"]
     """Codec of the files."""
 
@@ -246,20 +243,20 @@ class SqlOptions(TypedDict, total=False):
     database: str
     """URL of the database: ``sqlite:///flights.db``, or ``postgresql://user@host/name``."""
     password: str | None
-    """Password for the database, as ``env:NAME`` or ``file:PATH``."""
+    """Password of the database, as ``env:NAME`` or ``file:PATH``."""
     table: str
-    """Table to write to, which must exist; ``schema.table`` in PostgreSQL."""
+    """Existing table to write to; ``schema.table`` in PostgreSQL."""
     keys: str | Sequence[str]
-    """Columns by which a row takes the place of an earlier one (upsert); if there are none, rows are inserted."""
+    """Columns of the key for an upsert; without them, rows are inserted."""
     schema: str | Sequence[str] | Mapping[str, str] | None
-    """Columns to write as ``name:type``; if not set, those of the table."""
+    """Columns to write as ``name:type``; by default, those of the table."""
     input_names: str | Sequence[str] | Mapping[str, str]
-    """``input=name``: the name under which the table's log knows an input, after a component was renamed."""
+    """``input=name``: the earlier name of an input, after a component was renamed."""
     flush_rows: int
-    """Rows held that cause a flush, which is one transaction."""
+    """Rows held that trigger a flush, which is one transaction."""
     flush_bytes: int
-    """Estimated bytes held that cause a flush."""
+    """Estimated bytes held that trigger a flush."""
     flush_age_s: float
-    """Age of the oldest row held that causes a flush; at most a third of the message timeout."""
+    """Age of the oldest row that triggers a flush; at most a third of the message timeout."""
     outage_s_max: float
-    """How long a database may be away, full or locked before the run ends; 0: without end."""
+    """How long a database may be unavailable, full or locked before the run ends; 0: no limit."""

@@ -183,7 +183,7 @@ def without_origin(graph: Graph, component: Component) -> Iterator[Finding]:
 
 _COUNTS = (
     "AggregateBolt or StateBolt; or a BatchingBolt of streamparse's, which holds its tuples until it has emitted "
-    "(docs/how-to/a-bolt-that-counts.md)"
+    "(docs/how-to/count-in-batches.md)"
 )
 
 

@@ -44,66 +44,64 @@ OPTIONS: Mapping[str, Option] = {
     "subscribe": Option(
         "Topics, separated by commas.", "One of `subscribe`, `subscribePattern` and `assign` is required."
     ),
-    "subscribePattern": Option("A regular expression (Python's) that must match a topic's whole name."),
+    "subscribePattern": Option("A Python regular expression that matches whole topic names."),
     "assign": Option('Partitions: `{"orders": [0, 1]}`.'),
     "startingOffsets": Option(
-        '`earliest`, `latest`, or an offset for each partition: `{"orders": {"0": 23, "1": -2}}`.',
-        "-2 is the earliest offset, -1 the latest. A stream that has a checkpoint starts there instead. Partitions "
-        "that appear later start at their beginning.",
+        '`earliest`, `latest`, or an offset per partition: `{"orders": {"0": 23, "1": -2}}`.',
+        "-2 is the earliest offset, -1 the latest. A stream with a checkpoint starts there instead. "
+        "Partitions that appear later start at their beginning.",
         default="`latest`; batch `earliest`",
     ),
-    "startingOffsetsByTimestamp": Option(
-        'Milliseconds since 1970 for each partition: `{"orders": {"0": 1700000000000}}`.'
-    ),
+    "startingOffsetsByTimestamp": Option('Milliseconds since 1970 per partition: `{"orders": {"0": 1700000000000}}`.'),
     "startingTimestamp": Option("One time for all partitions, in milliseconds since 1970."),
     "startingOffsetsByTimestampStrategy": Option(
-        "If no record is at or after the time: `error`, or `latest`, which starts at the end.", default="`error`"
+        "If no record is that late: `error`, or `latest`, which starts at the end.", default="`error`"
     ),
-    "endingOffsets": Option("`latest`, or an offset (-1: latest) for each partition.", default="`latest`", use="batch"),
+    "endingOffsets": Option("`latest`, or an offset (-1: latest) per partition.", default="`latest`", use="batch"),
     "endingOffsetsByTimestamp": Option("As for the start; the end if no record is that late.", use="batch"),
     "endingTimestamp": Option("One time for all partitions, in milliseconds since 1970.", use="batch"),
     "stoppingOffsets": Option(
-        'Where reading stops for good, by partition: `{"orders": {"0": 100}}`.',
-        "100 itself is not read. A stream that has reached these offsets idles, and with `availableNow` it ends. "
-        "Partitions that are not named have no stop. Not in the connector.",
+        'Where reading stops for good, per partition: `{"orders": {"0": 100}}`.',
+        "100 itself is not read. A stream that has reached these offsets idles, or ends with `availableNow`. "
+        "Other partitions have no stop. Not in the connector.",
     ),
     "skipOffsets": Option(
-        'Offsets to leave out, by partition, as ranges without their ends: `{"orders": {"0": [[5, 9]]}}`.',
-        "`downspout offsets export` writes this. If Kafka's `id` of the topic stands beside the partitions, another "
-        "topic of the same name is read whole. The option may stay when the query is restarted. Not in the connector.",
+        'Offsets to skip, per partition, as half-open ranges: `{"orders": {"0": [[5, 9]]}}`.',
+        "`downspout offsets export` writes it. If it includes Kafka's `id` of the topic, a topic that was "
+        "created again is read whole. It may stay when the query restarts. Not in the connector.",
     ),
     "includeHeaders": Option("Whether to add the column `headers`.", default="`false`"),
     "includeTopicId": Option(
         "Whether to add the column `topicId`, Kafka's id of the topic.", "Not in the connector.", default="`false`"
     ),
     "includeUnreadable": Option(
-        "Whether what Kafka cannot give whole becomes a row instead of an error: `false`, `records` or `true`.",
-        "`records`: a row for each record above `recordBytesMax`, with its first 64 KiB. `true`: also one for each "
-        "batch that is damaged or unpacks to more than four times `recordBytesMax`. The column `unreadable` has the "
-        "reason, and is null in all other rows. Not in the connector.",
+        "Whether unreadable data becomes a row instead of an error: `false`, `records` or `true`.",
+        "`records`: a row for each record above `recordBytesMax`, with its first 64 KiB. `true`: also for "
+        "each batch that is damaged or unpacks to more than four times `recordBytesMax`. The column "
+        "`unreadable` has the reason. Not in the connector.",
         default="`false`",
     ),
     "recordBytesMax": Option(
-        "Most bytes that key, value and headers of a record may unpack to.",
+        "Most bytes of an unpacked record.",
         "Not in the connector.",
         default="`67108864`",
     ),
     "endMarker": Option(
-        "Whether the last batch of a stream that ends (`availableNow`) has one more row, with null in every column.",
-        "The row comes once, even if an earlier run processed the records before it. Not in the connector.",
+        "Whether the last batch of a stream that ends (`availableNow`) has an extra row of nulls.",
+        "It comes once, even if an earlier run processed the records before it. Not in the connector.",
         default="`false`",
         use="stream",
     ),
     "failOnDataLoss": Option(
-        "Whether a query fails when offsets that it should read are gone.",
-        "They are gone after retention or truncation, or if a topic was deleted or created again. With `false` the "
-        "query warns and reads what is left.",
+        "Whether a query fails if offsets that it should read are gone.",
+        "Through retention, truncation, or a topic that was deleted or created again. With `false`, the query"
+        " warns and reads what is left.",
         default="`true`",
     ),
-    "minPartitions": Option("About how many tasks a batch gets at least; long ranges are cut."),
-    "maxRecordsPerPartition": Option("How many offsets a task reads at most; longer ranges are cut."),
+    "minPartitions": Option("About how many tasks a batch has at least; long ranges are split."),
+    "maxRecordsPerPartition": Option("How many offsets a task reads at most; longer ranges are split."),
     "maxOffsetsPerTrigger": Option(
-        "About how many offsets a micro-batch takes, from each partition in proportion to what it has.", use="stream"
+        "About how many offsets a micro-batch takes, shared in proportion to the backlog.", use="stream"
     ),
     "minOffsetsPerTrigger": Option(
         "How many offsets must be available before a micro-batch starts; `availableNow` ignores it.", use="stream"
@@ -112,9 +110,9 @@ OPTIONS: Mapping[str, Option] = {
         "How long `minOffsetsPerTrigger` may hold a micro-batch back.", default="`15m`", use="stream"
     ),
     "kafkaConsumer.pollTimeoutMs": Option(
-        "How long a task waits for records that must be there before it fails.", default="`120000`"
+        "How long a task waits for existing records before it fails.", default="`120000`"
     ),
-    "fetchOffset.numRetries": Option("How often the driver asks again for offsets.", default="`3`"),
+    "fetchOffset.numRetries": Option("How often the driver asks for offsets again.", default="`3`"),
     "fetchOffset.retryIntervalMs": Option("How long it waits in between.", default="`1000`"),
     "groupIdPrefix": Option("Refused: the source reads without a consumer group."),
 }

@@ -210,21 +210,21 @@ def _in_our_words(error: DownspoutError) -> DownspoutError:
 # Every option, by the connector's name.
 SINK_OPTIONS: Mapping[str, Option] = {
     "kafka.bootstrap.servers": Option("Brokers, as `host:port,host:port`.", default="required"),
-    "topic": Option("Topic of all rows; without it there must be a column `topic`, which it overrides."),
+    "topic": Option("Topic of all rows; it overrides a column `topic`."),
     "partitioner": Option(
         "Which partition gets a row that names none: `sticky`, `round_robin` or an import path.",
         "As `produce.partitioner` of KafkaBolt. Not in the connector.",
         default="`sticky`",
     ),
     "includeRecordIds": Option(
-        "Whether each record gets the three headers by which a reader can drop repeats.",
+        "Whether each record gets the three headers by which readers drop repeats.",
         "Not in the connector.",
         default="`true`",
     ),
     "batchId": Option(
         "Name of this batch in these headers.",
-        "In `foreachBatch`, give it one that is made of the query's name and of the batch's number: a batch that is "
-        "computed again then has the same. Without it, each write has its own. Not in the connector.",
+        "In `foreachBatch`, combine the query's name and the batch's number, so that a repeated batch has the"
+        " same id. Otherwise each write has its own. Not in the connector.",
         use="batch",
     ),
     "includeHeaders": Option("No effect: a column `headers` is always written."),

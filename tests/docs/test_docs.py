@@ -22,24 +22,25 @@ FOR_THE_CLONE = {"demo", "docs", "dev", "dev-all"}
 """Extras for who works in the clone."""
 
 
-def test_the_quickstart_names_each_extra() -> None:
+def test_the_page_on_installing_names_each_extra() -> None:
     """The table of extras has those of pyproject.toml that are for users, and no other."""
-    page = (ROOT / "docs" / "quickstart.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "install.md").read_text(encoding="utf-8")
     table = page[page.index("| extra | adds |") :].partition("\n\n")[0]
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    named = re.findall(r"^\| `([a-z]+)` \|", table, re.MULTILINE)
+    cells = re.findall(r"^\| (`[^|]+) \|", table, re.MULTILINE)
+    named = [name for cell in cells for name in re.findall(r"`([a-z]+)`", cell)]
     assert sorted(named) == sorted(project["optional-dependencies"].keys() - FOR_THE_CLONE)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("page", "tests_min"), [("test-a-topology.md", 5), ("simulate-a-topology.md", 1)])
-def test_the_how_tos_on_testing_run(page: str, tests_min: int, tmp_path: Path) -> None:
-    """Every test function that the how-tos show passes as it stands there."""
-    code = python_blocks(ROOT / "docs" / "how-to" / page)
+def test_the_how_to_on_testing_runs(tmp_path: Path) -> None:
+    """Every test that the how-to shows passes as it stands there; that of a cluster in tests/broker."""
+    code = python_blocks(ROOT / "docs" / "how-to" / "test-a-topology.md")
     names: dict[str, object] = {"__name__": "how_to"}
-    exec(compile(code, page, "exec"), names)
+    exec(compile(code, "test-a-topology.md", "exec"), names)
+    names.pop("test_my_topology_outlives_a_leader")
     tests = [value for name, value in names.items() if name.startswith("test_")]
-    assert len(tests) >= tests_min
+    assert len(tests) == 6
     for test in tests:
         takes_folder = "tmp_path" in inspect.signature(test).parameters  # type: ignore[arg-type]
         test(*[tmp_path] * takes_folder)  # type: ignore[operator]

@@ -114,11 +114,3 @@ def test_packages_are_in_the_file_map() -> None:
     assert {package for package, _ in rows} == packages
     named = [(package, file) for package, files in rows for file in SPAN.findall(files)]
     assert [f"{package}/{file}" for package, file in named if not (ROOT / "downspout" / package / file).is_file()] == []
-
-
-def test_old_words_of_the_glossary_are_in_the_code() -> None:
-    told = re.findall(r"in\s+the\s+code\s+still:(.*?)\)", prose(ROOT / "docs" / "glossary.md"), re.DOTALL)
-    code = "\n".join(file.read_text(encoding="utf-8") for file in ROOT.glob("downspout/**/*.py"))
-    words = [word for each in told for word in SPAN.findall(each)]
-    assert words
-    assert [word for word in words if not re.search(rf"\b{word}\b", code)] == []

@@ -1,4 +1,4 @@
-"""The scene of docs/how-to/see-lag.md: a group that is behind, with something failed, and a partition never read."""
+"""The scene of docs/how-to/monitor.md: a group that is behind, with something failed, and a partition never read."""
 
 from __future__ import annotations
 

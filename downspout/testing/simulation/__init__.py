@@ -5,7 +5,7 @@
     def test_orders_are_written_once():
         simulate(scenario, seeds=range(50))
 
-See docs/how-to/simulate-a-topology.md.
+See docs/how-to/test-a-topology.md.
 """
 
 from __future__ import annotations

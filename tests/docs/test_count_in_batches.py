@@ -1,4 +1,4 @@
-"""What the page on bolts that count promises, under ``kill -9``."""
+"""What the page on counting says of plain bolts, under ``kill -9``."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from downspout.broker import EmbeddedKafka
 from downspout.kafka import KafkaCluster
 from tests.command import ROOT, cli
 
-PAGE = ROOT / "docs" / "how-to" / "a-bolt-that-counts.md"
+PAGE = ROOT / "docs" / "how-to" / "count-in-batches.md"
 TOPOLOGY = """
 import os, signal
 from collections import Counter
