@@ -117,6 +117,7 @@ mutants: $(VENV)/.all  ## change the code in small ways, and see that tests noti
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/python -m docs.prose
 
 types: $(VENV)/.dev
 	$(BIN)/mypy

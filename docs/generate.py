@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import sys
 import textwrap
 from collections.abc import Mapping
 from pathlib import Path
 
-from docs import contents, grafana, option_types
+from docs import contents, grafana, option_types, packages
 from downspout.cli.settings import default_of
 from downspout.formatting import figure
 from downspout.metrics import METRICS, PARTITION_METRICS, RUN_METRICS
@@ -89,7 +90,7 @@ Names may be written in any case. An unknown option is an error that suggests th
 ## What cannot be read
 
 A row whose `unreadable` is not null stands for the offsets from `offset` up to `end` (excluded): either a record of
-`size` bytes, of which key and value hold the beginning, or a damaged batch with only a `reason`. Such a row ends with
+`size` bytes, whose key and value hold the beginning, or a damaged batch with only a `reason`. Such a row ends with
 the range of its task, so a batch may have several.
 
 ## Properties of the client
@@ -163,8 +164,8 @@ a repeated batch writes its records again.
 | `__downspout.record` | Spark's partition, row number, and a hash of topic, partition, key, value and headers |
 | `__downspout.run` | run of the query, or id of this write, and number of the task's attempt |
 
-Records of a topic that are equal in the first two are repeats; `downspout.spark.kafka_sink.without_repeats(frame)` drops
-them from a frame read with `includeHeaders`. This requires that a repeated batch has the same rows in the same order,
+Records of a topic that are equal in the first two are repeats; `downspout.spark.kafka_sink.without_repeats(frame)`
+drops them from a frame read with `includeHeaders`. A repeated batch must have the same rows in the same order,
 as after reading Kafka or files, `select` and `filter`. Behind a shuffle (`groupBy`, `join`, `repartition`), the order
 may change, and repeats remain; give such rows an identity of their own. The headers take about 150 bytes per record.
 """
@@ -206,15 +207,15 @@ def settings_page() -> str:
 
 def metrics_page() -> str:
     """Return docs/reference/metrics.md."""
-    rows = [f"| `{m.name}` | {m.kind} | {m.unit} | {m.help} |" for m in METRICS.values()]
-    table = "\n".join(["| metric | kind | unit | meaning |", "| --- | --- | --- | --- |", *rows])
+    rows = [f"| `{m.name}` | {m.kind}, {m.unit} | {m.help} |" for m in METRICS.values()]
+    table = "\n".join(["| metric | kind | meaning |", "| --- | --- | --- |", *rows])
     rows = [f"| `{m.name}` | {m.unit} | {m.help} |" for m in PARTITION_METRICS.values()]
     partitions = "\n".join(["| name | unit | meaning |", "| --- | --- | --- |", *rows])
     of_run = "\n".join(
         [
-            "| metric | kind | unit | meaning |",
-            "| --- | --- | --- | --- |",
-            *(f"| `{m.name}` | {m.kind} | {m.unit} | {m.help} |" for m in RUN_METRICS.values()),
+            "| metric | kind | meaning |",
+            "| --- | --- | --- |",
+            *(f"| `{m.name}` | {m.kind}, {m.unit} | {m.help} |" for m in RUN_METRICS.values()),
         ]
     )
     page = METRICS_INTRO + table + notes({m.name: m.note for m in METRICS.values()}) + "\n"
@@ -244,6 +245,8 @@ def options_table(options: Mapping[str, Option]) -> str:
 
 
 PAGES = {
+    "architecture.md": packages.architecture_page,
+    "where-to-change.md": packages.where_page,
     "README.md": contents.contents_page,
     "reference/settings.md": settings_page,
     "reference/metrics.md": metrics_page,
@@ -253,10 +256,22 @@ PAGES = {
     "reference/spark-sink.md": spark_sink_page,
 }
 
+
+def main(check: bool) -> int:
+    """Write the files, or only say which are not current; return 1 if one was not and is not now."""
+    made = {HERE / name: make for name, make in PAGES.items()} | {option_types.FILE: option_types.module}
+    stale = 0
+    for file, make in made.items():
+        text = make()
+        if file.is_file() and file.read_text(encoding="utf-8") == text:
+            continue
+        print(f"{file.relative_to(HERE.parent)} {'is not current: `make docs`' if check else 'is written'}")
+        if check:
+            stale = 1
+        else:
+            file.write_text(text, encoding="utf-8")
+    return stale
+
+
 if __name__ == "__main__":
-    for name, make in PAGES.items():
-        (HERE / name).parent.mkdir(parents=True, exist_ok=True)
-        (HERE / name).write_text(make(), encoding="utf-8")
-        print(f"wrote docs/{name}")
-    option_types.FILE.write_text(option_types.module(), encoding="utf-8")
-    print(f"wrote {option_types.FILE.name}")
+    sys.exit(main(check="--check" in sys.argv[1:]))

@@ -1,4 +1,8 @@
-"""The audit: is every offset in the files once, and if not, why not?"""
+"""The audit: is every offset in the files once, and if not, why not?
+
+To change when an audit says exact, and its exit codes: report.py
+To change how files are compared with the log: output_files.py
+"""
 
 from __future__ import annotations
 

@@ -2,6 +2,12 @@
 
 ``core`` decides: no I/O, no clock; ``core.protocol`` has what travels between the components. ``stores`` holds the two
 ports.
+
+To change which offsets are in a batch (batch ranges): emitting.py
+To change where a partition starts in a batch: reading.py
+To change when a batch begins and commits: core/coordinator.py
+To change what a repeated batch does to a value: core/values.py
+To change when a late attempt is refused: sql_state.py
 """
 
 from __future__ import annotations

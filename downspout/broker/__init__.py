@@ -1,4 +1,8 @@
-"""A real Kafka on this machine: one broker, or several that make one cluster."""
+"""A real Kafka on this machine: one broker, or several that make one cluster.
+
+To change how the embedded broker starts: embedded.py
+To change how several nodes form a cluster: cluster.py
+"""
 
 from __future__ import annotations
 

@@ -2,6 +2,9 @@
 
 Each command lives in a module of its own that offers ``add_parser(subparsers)`` and sets ``handler``, a function
 from the parsed arguments to an exit code. Errors that are meant for a user are printed without a traceback.
+
+To change what every command takes: arguments.py
+To change how errors are printed: terminal.py
 """
 
 from __future__ import annotations
@@ -17,7 +20,7 @@ from collections.abc import Sequence
 
 COMMANDS = (
     "new", "run", "check", "audit", "head", "windows", "compact", "export", "compare", "dlq", "kafka", "lag", "offsets",
-    "storm", "spark", "settings", "simulate", "completion",
+    "storm", "spark", "settings", "simulate", "completion", "version",
 )  # fmt: skip
 
 

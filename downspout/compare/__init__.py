@@ -1,4 +1,8 @@
-"""The same topology on several engines, over the same records: are the tables equal?"""
+"""The same topology on several engines, over the same records: are the tables equal?
+
+To change how tables are compared: comparison.py
+To change what each engine runs: engines.py
+"""
 
 from __future__ import annotations
 

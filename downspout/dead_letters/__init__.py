@@ -1,4 +1,9 @@
-"""Dead letters: their format, and how they are written, read, replayed and purged."""
+"""Dead letters: their format, and how they are written, read, replayed and purged.
+
+To change what a dead letter holds: dead_letter.py
+To change how a bolt writes one: rejected.py
+To change what a replay may write: replay.py
+"""
 
 from __future__ import annotations
 

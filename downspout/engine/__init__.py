@@ -1,4 +1,12 @@
-"""Storm's semantics in one process: graph, groupings, acker, tasks, loop."""
+"""Storm's semantics in one process: graph, groupings, acker, tasks, loop.
+
+To change which task gets a tuple: groupings.py
+To change when a tuple times out: loop.py
+To change how tuple trees are counted: acker.py
+To change what a bolt's exception does: bolt_task.py
+To change when a bolt counts as broken: runtime.py
+To change how a topology file is loaded: load.py
+"""
 
 from __future__ import annotations
 

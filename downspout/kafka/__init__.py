@@ -10,6 +10,16 @@
 * ``patches``: the only modules that use private names of kafka-python.
 
 Importing the package imports nothing else, so a command that needs only an address does not load the client.
+
+To change how fetched bytes become columns: columns/decode.py
+To change how columns become records, and how a commit is sent: consumer.py
+To change which partition a record goes to: partitioners.py
+To change how batches are filled and sent: producer_batches.py
+To change when a transactional producer is replaced: producer.py
+To change which client errors are retried: retry_gate.py
+To change how a fault of kafka-python is worked around: patches/private_api.py
+To change where `downspout kafka consume` begins and ends: scan.py
+To change what the client's log hides: log_filters.py
 """
 
 from __future__ import annotations

@@ -1,4 +1,13 @@
-"""What happened to each record: pure, no I/O, no clock, no threads."""
+"""What happened to each record: pure, no I/O, no clock, no threads.
+
+To change which offset may be committed, and when a partition is paused: state.py
+To change how a range that failed is halved: offsets.py
+To change when a failed record is tried again: retry_schedule.py
+To change how commit metadata is encoded: metadata.py
+To change when too many failures stop a run: breaker.py
+To change how a record that kills its process is isolated: isolation.py
+To change what identifies a row: origin.py
+"""
 
 from __future__ import annotations
 

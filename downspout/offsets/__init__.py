@@ -1,4 +1,11 @@
-"""Offsets of consumer groups: seen, moved, and handed over between engines."""
+"""Offsets of consumer groups: seen, moved, and handed over between engines.
+
+To change how lag is computed: lag.py
+To change which offset a target such as an hour ago is: seek_targets.py
+To change when a seek is refused: seeking.py
+To change how a move is committed: group_offsets.py
+To change what is read from ZooKeeper: zookeeper.py
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,10 @@
-"""JSON and CSV become rows, record by record and in columns, with the same outcome."""
+"""JSON and CSV become rows, record by record and in columns, with the same outcome.
+
+To change how JSON is parsed in columns: json.py
+To change how Avro and Protobuf are: binary_columns.py
+To change how schemas are fetched: registry.py
+To change when a record is rejected: rejects.py
+"""
 
 from __future__ import annotations
 

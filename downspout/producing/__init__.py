@@ -1,4 +1,11 @@
-"""Records out to Kafka: what a tuple becomes, where it goes, which tuples are done. Its shell: ``bolts/kafka.py``."""
+"""Records out to Kafka: what a tuple becomes, where it goes, which tuples are done. Its shell: ``bolts/kafka.py``.
+
+To change what a tuple becomes in Kafka: mapper.py
+To change when its tuple is acked: sending.py
+To change which producer errors concern all records: faults.py
+To change what belongs to a transaction: spout_transaction.py
+To change which results a transaction already has: partition_results.py
+"""
 
 from __future__ import annotations
 

@@ -2,6 +2,11 @@
 
 The package can be called, as ``downspout.run(Orders, until="end")`` (:func:`downspout.run.call.run`). When a package is
 first imported, Python puts it into its parent's namespace, here in the place of the function of that name.
+
+To change how a run starts and ends: runner.py
+To change what `downspout check` asks: topology_check.py
+To change when a dead worker is restarted: supervisor.py
+To change how other threads get metrics: run_snapshots.py
 """
 
 from __future__ import annotations

@@ -1,4 +1,8 @@
-"""A new project, its columns inferred from records: ``downspout new``."""
+"""A new project, its columns inferred from records: ``downspout new``.
+
+To change what a new project holds: project.py
+To change how columns are inferred: infer.py
+"""
 
 from __future__ import annotations
 

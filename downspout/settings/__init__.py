@@ -6,6 +6,10 @@ A setting has a dotted key (``kafka.poll_timeout_ms``). Its value is the first t
 (``downspout.toml``), the default. An unknown key below one of our prefixes is an error that names the nearest known
 one. Keys of Storm (``topology.max.spout.pending``) pass through untouched, as do the properties of the Kafka client, in
 its own spelling, below ``kafka.client.`` (``kafka.client.fetch_max_bytes``).
+
+To change which settings exist: table.py
+To change which layer wins: layers.py
+To change how secrets are hidden: secrets.py
 """
 
 from __future__ import annotations

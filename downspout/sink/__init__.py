@@ -1,4 +1,20 @@
-"""Rows become Parquet, exactly once: the bolt, the identities, the commit log, the writer, readers, compaction."""
+"""Rows become Parquet, exactly once: the bolt, the identities, the commit log, the writer, readers, compaction.
+
+To change which rows a flush drops: identity.py
+To change how a flush is staged, logged and published: writer.py
+To change how Spark commits a sink's batch: writer.py
+To change what a log entry holds: log/entry.py
+To change when a flush happens: row_sink.py
+To change what happens when a directory is opened after a crash: recovery.py
+To change which directories are refused: recovery.py
+To change how files reach a disk: storage.py
+To change how they reach an object store: object_store.py
+To change what lies where in a directory: layout.py
+To change which column types exist, and how values are converted: convert.py
+To change which files are compacted together: compact.py
+To change which windows are final: log/watermark.py
+To change what a seek or a run noted: notes.py
+"""
 
 from __future__ import annotations
 

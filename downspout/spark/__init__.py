@@ -1,6 +1,14 @@
 """Pipelines on PySpark: Kafka as a source, topologies as queries, and readers of what the sinks wrote.
 
 The modules here are what programs import; the packages are what stands behind them.
+
+To change how a topology is cut into stages (Spark planning): topology/stages.py
+To change how the source plans a micro-batch: planning.py
+To change how the source reads: data_source.py
+To change how a batch is retried and committed: topology/batch_commit.py
+To change how a bolt's state is kept: topology/bolt_state.py
+To change how rows are written to Kafka: kafka_sink.py
+To change how finished batches are committed for lag tools: query_progress.py
 """
 
 from __future__ import annotations

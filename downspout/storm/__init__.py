@@ -1,4 +1,10 @@
-"""A real Storm on one machine, and what streamparse needs to find there: see ``downspout storm``."""
+"""A real Storm on one machine, and what streamparse needs to find there: see ``downspout storm``.
+
+To change how the local Storm is started: node.py
+To change what `sparse run` does: local.py
+To change how `lein` is imitated: lein.py
+To change what statistics are shown: stats.py
+"""
 
 from __future__ import annotations
 

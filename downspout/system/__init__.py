@@ -1,4 +1,9 @@
-"""This machine: processes, locks, files of one owner, jars, Java, and what a Python elsewhere needs."""
+"""This machine: processes, locks, files of one owner, jars, Java, and what a Python elsewhere needs.
+
+To change which jars are used: jars.py
+To change which Java is used: java.py
+To change how services of a directory are managed: service.py
+"""
 
 from __future__ import annotations
 

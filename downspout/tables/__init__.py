@@ -3,6 +3,8 @@
 Each commit of the table carries how many entries of the log it has taken. So an export that was killed goes on where
 the table stands, and of two exports that run at once one finds that the other was first. See
 ``docs/decisions/0007-readers-and-stores.md``.
+
+To change what an export commits: export.py
 """
 
 from __future__ import annotations

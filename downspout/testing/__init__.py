@@ -1,4 +1,9 @@
-"""Tools for tests of topologies and bolts."""
+"""Tools for tests of topologies and bolts.
+
+To change how bolts and topologies run in tests: harness.py
+To change what FakeKafka does: fake_kafka.py
+To change what a simulated world does: simulation/world.py
+"""
 
 from __future__ import annotations
 

@@ -29,6 +29,10 @@ columns (LZ4 from 16 KiB on); the other fields are null. Cost per record of 299 
 the pipe, 0.5 µs to write, 0.4 µs to read; as a list of values per field 380 bytes, 6.6 µs, 1.9 µs. Only streams whose
 readers are all on the wire carry chunks, and none that a fields grouping over several tasks reads. The ``spec`` of a
 Downspout component writes them down as ``wire.chunks`` when the topology class is made.
+
+To change how a value travels to Storm: values.py
+To change how messages are read and written: serializer.py
+To change which streams carry chunks: streams.py
 """
 
 from __future__ import annotations

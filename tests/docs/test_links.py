@@ -10,9 +10,14 @@ from pathlib import Path
 
 import pytest
 
+from docs.packages import changes, packages
+
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = sorted([*ROOT.glob("docs/**/*.md"), *ROOT.glob("*.md")])
-ON_THE_CODE = [ROOT / "CONTRIBUTING.md", *(ROOT / "docs" / name for name in ("architecture.md", "glossary.md"))]
+ON_THE_CODE = [
+    ROOT / "CONTRIBUTING.md",
+    *(ROOT / "docs" / name for name in ("architecture.md", "glossary.md")),
+]
 FENCE = re.compile(r"^```.*?^```$", re.DOTALL | re.MULTILINE)
 LINK = re.compile(r"\]\(([^)\s]+)\)")
 SPAN = re.compile(r"`([^`\n]+)`")
@@ -108,9 +113,20 @@ def test_pages_on_the_code_name_what_is_there(page: Path) -> None:
     assert not wrong
 
 
-def test_packages_are_in_the_file_map() -> None:
-    rows = ROW.findall(prose(ROOT / "docs" / "architecture.md"))
-    packages = {file.parent.name for file in ROOT.glob("downspout/*/__init__.py")}
-    assert {package for package, _ in rows} == packages
-    named = [(package, file) for package, files in rows for file in SPAN.findall(files)]
-    assert [f"{package}/{file}" for package, file in named if not (ROOT / "downspout" / package / file).is_file()] == []
+def test_packages_say_what_to_change_where() -> None:
+    """Each package has lines for docs/where-to-change.md, and each file that they name is in it."""
+    for package in packages():
+        rows = list(changes(package))
+        assert rows, package
+        assert [file for _, file in rows if not (ROOT / "downspout" / package / file).is_file()] == [], package
+
+
+@pytest.mark.parametrize("rule", ["batch ranges", "commit metadata", "Spark planning", "Spark commits a sink's batch"])
+def test_rules_that_readers_looked_for_have_a_row(rule: str) -> None:
+    """What fresh readers of the code did not find has a row."""
+    assert rule in (ROOT / "docs" / "where-to-change.md").read_text(encoding="utf-8")
+
+
+def test_architecture_is_read_in_ten_minutes() -> None:
+    """The page has at most 1,500 words."""
+    assert len((ROOT / "docs" / "architecture.md").read_text(encoding="utf-8").split()) <= 1500
