@@ -47,7 +47,7 @@ class Expected:
                 self.twins.append(offset)
 
 
-# --- What an audit takes from the settings that runs have noted beside the commit log ---
+# --- noted settings ---
 
 
 def noted_run(directory: Path) -> Run:

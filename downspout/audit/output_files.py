@@ -3,6 +3,12 @@
 Nothing here trusts the sink. The rows' origins are read from every visible file, as any reader sees them. Only
 aggregates, whose files hold no origins, are taken from the log, and only from entries whose files are all in place, or
 those that compactions have made of them.
+
+The audit's second witness: what the log says, entry by entry, and whether it can be so.
+
+Checksums show what was torn. What was edited by somebody who also made a new checksum shows here, as far as entries
+contradict one another, or by what the files hold instead. All entries are read, from the first: a checkpoint is only
+compared with them.
 """
 
 from __future__ import annotations
@@ -456,7 +462,7 @@ def _stream(code: int, values: Sequence[Sequence[Any]]) -> Stream:
     return Stream(topic, topic_id, partition, path)
 
 
-# --- The audit's second witness: what the log says, entry by entry, and whether it can be so ---
+# --- the commit log ---
 
 _CURE = "restore the log from a backup; a log that was changed by hand cannot be trusted"
 

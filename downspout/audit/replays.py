@@ -5,6 +5,11 @@ command line joins the two. The topology is the user's, but for its sinks: each 
 origins and writes nothing. Bolts in between run as they are, and those that lead to no such sink do not run; they
 must be deterministic per record, as exactly-once needs anyway. The inputs of the sink have the steps that its
 directory knows.
+
+Run the audit's topology in a process of its own, so that a record that kills it ends neither audit nor report.
+
+The process is started anew after each death, and the records it died on are halved until the one that kills stands
+alone: one death for each halving, about eleven of a second or two for the 2,000 records of a batch.
 """
 
 from __future__ import annotations
@@ -188,7 +193,7 @@ def _reason(dead_letter: DeadLetter, place: str) -> str:
     return f"{where}: {kind}: {text}" if kind else f"{where}: {text}"
 
 
-# --- Run the audit's topology in a process of its own, so that a record that kills it ends neither audit  ---
+# --- in a process of its own ---
 
 KILLERS_MAX = 10  # Each costs up to a dozen starts of a process, so an audit that finds more is given up
 

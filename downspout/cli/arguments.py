@@ -13,7 +13,7 @@ from downspout.formatting import seconds_of
 from downspout.settings.folders import local_path
 from downspout.settings.object_path import place as folder_or_object
 
-# --- The parser of our commands: what is misspelt is answered by the usage of the command it was meant fo ---
+# --- the parser ---
 
 
 class Parser(argparse.ArgumentParser):
@@ -65,7 +65,7 @@ class Parser(argparse.ArgumentParser):
         super()._check_value(action, value)
 
 
-# --- What several commands take: which topology, until when, and with which settings ---
+# --- arguments ---
 
 EXIT_CODES = {
     0: "done",

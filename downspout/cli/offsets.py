@@ -298,7 +298,7 @@ def import_notes(checkpoint: Checkpoint, moves: Sequence[Move], topology_id: str
     return notes
 
 
-# --- ``downspout offsets import --from-zookeeper``: move a group to where a spout of old stands, or Tride ---
+# --- from ZooKeeper ---
 
 KEY = "--from-zookeeper"
 

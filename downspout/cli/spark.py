@@ -150,7 +150,7 @@ def _close(name: str, done: SparkRun, topics: Mapping[str, str], *, quiet: bool)
     return 128 + result.signal
 
 
-# --- ``downspout spark bundle`` and ``downspout spark submit``: a topology on a Spark cluster ---
+# --- clusters ---
 
 
 def add_cluster_parsers(actions: Any) -> None:

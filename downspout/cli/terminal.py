@@ -1,4 +1,10 @@
-"""Where a command's own result goes, apart from what users' code prints; and how a command shows a page."""
+"""Where a command's own result goes, apart from what users' code prints; and how a command shows a page.
+
+What of the log is shown on a terminal.
+
+A client that has lost its broker says so dozens of times a second, and buries the one line of ours that says what it
+means. So each place in kafka-python's code is heard once in a while, with the number of times that it was not.
+"""
 
 from __future__ import annotations
 
@@ -149,7 +155,7 @@ def shown(serve: Callable[[], AbstractContextManager[PageType]], what: str) -> I
         yield page
 
 
-# --- Records on a terminal: bytes as text, milliseconds as a time, and nothing that the terminal would ob ---
+# --- records ---
 
 
 def printable(text: str, keep: str = "") -> str:
@@ -209,7 +215,7 @@ def parse_time(option: str, text: str) -> int:
     return (moment - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(milliseconds=1)
 
 
-# --- What of the log is shown on a terminal ---
+# --- logs ---
 
 WHILE_S = 30.0
 

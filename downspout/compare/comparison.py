@@ -153,7 +153,7 @@ def _order(table: pa.Table) -> Any:
     return pc.sort_indices(table, sort_keys=keys).to_numpy()
 
 
-# --- What a comparison found, for people and as plain values ---
+# --- the report ---
 
 SHOWN_MAX = 3
 ROW_CHARACTERS_MAX = 400
@@ -344,7 +344,7 @@ def _table_as_dict(table: Table) -> dict[str, Any]:
     }
 
 
-# --- Making a comparison: one engine after the other, then the tables, then what was left is deleted ---
+# --- the comparison ---
 
 ENGINES: dict[str, type[ComparedEngine]] = {
     each.name: each for each in (Local, LocalRecords, LocalChunks, Storm, Spark, SparkRecords, SparkChunks, Native)

@@ -2,6 +2,12 @@
 
 Each runs in a process of its own, so that what one leaves (a JVM, signal handlers, settings) meets no other, and
 so that it can be ended. Its state is in a folder of the job's.
+
+A job on the single-node Storm that runs here: submitted by stock streamparse under another name, and killed.
+
+`sparse submit -o` sets options of a whole topology, which are weaker than those of a component, and where a sink writes
+is a setting of that sink. So what is submitted is a topology of two lines in a project of its own: the user's, with our
+settings put into its components (:func:`isolated`).
 """
 
 from __future__ import annotations
@@ -279,7 +285,7 @@ def last_lines(log: Path) -> str:
     return "\n".join(f"    {line}" for line in lines)
 
 
-# --- A job on the single-node Storm that runs here: submitted by stock streamparse under another name, an ---
+# --- Storm ---
 
 POLL_S = 1.0
 STALLED_S_MAX = 180.0  # A run without any commit for this long is stopped

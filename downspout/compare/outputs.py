@@ -156,7 +156,7 @@ def _group_numbers(keys: pa.Table) -> Any:
     return numbers
 
 
-# --- What a KafkaBolt wrote, as a table: each engine's bolt writes to a temporary topic ---
+# --- topics ---
 
 
 @dataclass(frozen=True)
@@ -216,7 +216,7 @@ def _headers(pairs: Any) -> str | None:
     return "; ".join(f"{name}={_text(value)}" for name, value in pairs) if pairs else None
 
 
-# --- What StateBolts keep, as tables: each engine's bolts keep it in a file of the comparison's ---
+# --- states ---
 
 
 @dataclass(frozen=True)
@@ -264,7 +264,7 @@ def committed_in(file: Path, batch_id: str, partitions: Collection[TopicPartitio
     return committed(state, ranges, partitions)
 
 
-# --- What is compared: one topology, frozen ranges of offsets, its sinks, and settings that keep a run to ---
+# --- the job ---
 
 Range = tuple[int, int]  # The first offset, and the one after the last
 

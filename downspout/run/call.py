@@ -111,7 +111,7 @@ def graph_of(topology: Any) -> Graph:
     return from_class(topology, name_of(topology) if has_file else topology.__name__)
 
 
-# --- Which view of a run fits where its output goes. rich, a tenth of a start, is imported where it draws ---
+# --- views ---
 
 
 class RunView(MetricsView, Protocol):

@@ -118,7 +118,7 @@ class Snapshots:
         return Snapshot(metrics, max(0.0, self._clock.monotonic() - taken))
 
 
-# --- A run as of one moment, as the live view shows it: of one process, or of several added up ---
+# --- metrics ---
 
 
 @dataclass(frozen=True)

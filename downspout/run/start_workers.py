@@ -1,4 +1,16 @@
-"""A run in several processes as the command line does it: plan, workers, signals."""
+"""A run in several processes as the command line does it: plan, workers, signals.
+
+``downspout run --workers N`` starts N workers. Each is a process that runs the whole topology, as ``downspout run
+--member K`` does, and reads its own partitions as a member of the consumer group. All write into one output directory,
+whose commit log keeps each row exactly once. The supervisor runs no topology: it decides once what all must agree on
+(the topology id, and where a bounded run ends), starts the workers, adds up their metrics, restarts crashed ones and
+stops them all.
+
+What is decided once, before any worker starts: what cannot be shared, how many can have work, where the run ends.
+
+Each spout of a bounded run takes "the end as of now" for itself. Workers start at different times, and one that is
+started again does so much later. So the supervisor looks, and hands the ends on as ``kafka.stop_offsets``.
+"""
 
 from __future__ import annotations
 
@@ -93,7 +105,7 @@ def say(number: int, line: str) -> None:
             logging.getLogger("downspout.run.workers").debug("standard error is closed")
 
 
-# --- What is decided once, before any worker starts: what cannot be shared, how many can have work, where ---
+# --- the plan ---
 
 
 @dataclass

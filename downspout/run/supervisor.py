@@ -13,16 +13,33 @@ a run stops   when
               when it started; together they may do more, by what is in flight and half a second's work
 ``signal``    ``stop()`` was called: each worker is sent SIGTERM and drains
 ``aborted``   ``abort()`` was called: each is sent another one, and is killed ABORT_S later
-(an error)    a worker has died in a way that ``restarts`` does not mend. The others drain, then the error is raised
+(an error)    a worker has died that no restart mends. The others drain, then the error is raised
 ============  =====================================================================================================
 
 **No orphans.** However :meth:`Supervisor.run` ends, no worker is alive then: one that does not end within
 ``run.drain_s`` and GRACE_S of the request is killed. Nothing is lost: the next run reads its records again.
-A supervisor that is killed itself is seen by the workers (``serve``).
+A supervisor that is killed itself is seen by the workers (``worker_process``).
 
 **A race that is none.** A worker dies just when the run is asked to stop. Either it is seen as dead before the request
 reaches it, or the request goes to a process that is dead and not reaped yet, and has no effect. In both cases the next
 look finds it dead while the run stops, and then it is not restarted.
+
+Whether a crashed worker is restarted, and when: a table and a count.
+
+==========================================  =====================================================================
+it ended by                                 then
+==========================================  =====================================================================
+a signal; BrokerError                       again, at most RESTARTS_MAX times in a row
+SIGTERM from outside, in order              the same
+ComponentError; without an error (a crash)  again, at most ERRORS_MAX times in a row: it will happen again
+any other error of ours                     the run stops: a setting is wrong in each worker alike, a package is
+                                            missing everywhere; about lost data and bad records people decide
+TakenOverError                              the run stops: a new one would take the place of that process in turn
+UnreadableError                             the run stops: Kafka could not return the record in full to another one
+==========================================  =====================================================================
+
+*In a row* are deaths of one worker number, each within STEADY_S of its start. A record that kills the process is found
+by dying of it (decision 0004): five to eight deaths, and ``kafka.retries_max`` + 1 more. So the limit is not small.
 """
 
 from __future__ import annotations
@@ -42,7 +59,7 @@ from downspout.run.merged_results import WorkerReports, add_up, merge, worker_re
 from downspout.run.run_snapshots import RunMetrics
 from downspout.run.worker_process import Worker, WorkerReport
 
-# --- Whether a crashed worker is restarted, and when: a table and a count ---
+# --- restarts ---
 
 STEADY_S = 60.0  # A worker that ran for this long starts a new row
 BACKOFF_S = (0.5, 10.0)
@@ -138,7 +155,7 @@ class Restarts:
         )
 
 
-# --- The supervisor of the workers: it starts them, adds their metrics up, restarts crashed ones, and end ---
+# --- the supervisor ---
 
 LOOK_S = 0.125
 ABORT_S = 5.0  # How long a worker that is to stop at once may take to say what it did

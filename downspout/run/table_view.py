@@ -123,7 +123,7 @@ def _workers_table(workers: Sequence[WorkerResult]) -> Table:
     return table
 
 
-# --- The table of a run in a notebook: one output of the cell, which renews itself ---
+# --- in a notebook ---
 
 WIDTH = 140
 FORMAT = '<pre style="line-height:normal;overflow-x:auto">{code}</pre>'

@@ -1,4 +1,10 @@
-"""What is wrong with a topology, found without running it, and its values."""
+"""What is wrong with a topology, found without running it, and its values.
+
+What several processes that run one topology share, and what they do not.
+
+They share the partitions of a consumer group and the commit log of an output directory. They share no bolts: each
+process has tasks of its own, so groupings hold within a process.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +29,7 @@ from downspout.spout.settings import UI_KEYS
 from downspout.sql import findings as sql_findings
 from downspout.wire.values import KRYO
 
-# --- What several processes that run one topology share, and what they do not ---
+# --- several processes ---
 
 __all__ = ["Finding", "findings", "refuse_spouts", "resolve", "split_groupings", "values_of", "values_table"]
 
@@ -85,7 +91,7 @@ def split_groupings(graph: Graph) -> Iterator[tuple[Component, str, str]]:
         )
 
 
-# --- What is wrong with a topology, found without running it, and its values ---
+# --- findings and values ---
 
 FINDERS = (
     engine_findings,

@@ -199,7 +199,7 @@ def _watch(watchdog: Watchdog, end: socket.socket) -> None:
                 watchdog.hear(number, time.monotonic())
 
 
-# --- Where a thread is just now: in which component, at which tuple, in which line of the user's code ---
+# --- the current call ---
 
 _OURS = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 _FOREIGN = (_OURS, *(sysconfig.get_path(name) + os.sep for name in ("stdlib", "platstdlib", "purelib", "platlib")))

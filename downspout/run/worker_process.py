@@ -3,6 +3,18 @@
 It is in a session of its own: Ctrl-C on the terminal reaches the supervisor alone, and all that a worker has started
 can be ended with it. What it writes to standard error comes through a pipe, and is written on with the worker's number;
 standard output is the supervisor's own.
+
+The worker's side: a run like any other, whose metrics go to the supervisor.
+
+If its supervisor has died (kill -9), nothing else would stop a worker. It sees the channel close, and ends in order as
+if it had got SIGTERM; if that takes too long, it kills itself. (PR_SET_PDEATHSIG would be Linux alone, and
+comes when the *thread* that started the worker ends.)
+
+The messages between supervisor and worker: lines of JSON over a socket pair.
+
+Down goes one line, the :class:`Job`. Up come a :class:`Report` twice a second, a last one, and the error that ended the
+worker, if one did. A supervisor that reads nothing (it may be stopped) holds no worker up: metrics that do not fit
+into the socket are left out.
 """
 
 from __future__ import annotations
@@ -123,7 +135,7 @@ class WorkerProcess:
                 say(line.decode("utf-8", "replace").rstrip("\n"))
 
 
-# --- The worker's side: a run like any other, whose metrics go to the supervisor ---
+# --- the worker's side ---
 
 EVERY_S = 0.5  # Time between reports
 ORPHAN_S = 10.0  # How long beyond ``run.drain_s`` an orphan may take to end
@@ -201,7 +213,7 @@ def _watch(end: socket.socket, seconds: float) -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-# --- The messages between supervisor and worker: lines of JSON over a socket pair ---
+# --- messages ---
 
 LAST_REPORT_S = 10  # How long a worker's last report may wait for a supervisor that reads nothing
 CHUNK = 65_536

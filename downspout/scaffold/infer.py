@@ -1,4 +1,9 @@
-"""The columns of records: a field for each place in the JSON objects, with its type."""
+"""The columns of records: a field for each place in the JSON objects, with its type.
+
+The type of a column that takes all values of one place in many JSON objects.
+
+A type is inferred only where all values that are not null agree. The rest is said, so that a person decides.
+"""
 
 from __future__ import annotations
 
@@ -143,7 +148,7 @@ def as_types(fields: Iterable[Field]) -> Mapping[str, Any]:
     return {field.name: field.type for field in fields}
 
 
-# --- Sample records: the lines of a file, each a JSON object. What is not one is named by its line ---
+# --- sample records ---
 
 RECORDS_MAX = 10_000
 """Records that are read of a sample; more say little else."""
@@ -215,7 +220,7 @@ def _refuse(text: str) -> float:
     raise ValueError(f"{text} is not JSON")
 
 
-# --- The type of a column that takes all values of one place in many JSON objects ---
+# --- types of values ---
 
 _KINDS: dict[type, str] = {
     bool: "true or false", int: "whole numbers", float: "numbers", str: "text", dict: "objects", list: "arrays",

@@ -1,6 +1,14 @@
 """Kafka for PySpark without the JVM connector: ``format("downspout")``, in batch and in streaming queries.
 
 Spark pickles these classes by name: the package must be installed on the executors. Nothing connects before it must.
+
+Reading one range of offsets in an executor, as Arrow record batches.
+
+Spark's Python workers live for many tasks (``spark.python.worker.reuse``), so a consumer is kept between ranges, and
+what it has fetched ahead is used when the next range goes on where the last one ended.
+
+A range is read when the *position* reaches its end. Counting records would wait for ever: offsets that a transaction's
+markers, compaction or an aborted transaction took hold nothing.
 """
 
 from __future__ import annotations
@@ -226,7 +234,7 @@ class KafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return StreamOffset(offsets, self._plan.ids_of(offsets), is_end).to_json()
 
 
-# --- The columns of Spark's Kafka connector, made of columns as the consumer has them ---
+# --- columns ---
 
 HEADERS: Any = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 _MICROSECONDS: Any = pa.timestamp("us", tz="UTC")
@@ -298,7 +306,7 @@ def portions(records: RecordColumns, bytes_max: int) -> Iterator[RecordColumns]:
         yield records
 
 
-# --- Reading one range of offsets in an executor, as Arrow record batches ---
+# --- reading on an executor ---
 
 PER_POLL_MAX = 100_000  # Records. A poll finds what was fetched, some megabytes.
 

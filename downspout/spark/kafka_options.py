@@ -3,6 +3,12 @@
 A job moves between the two by changing ``format``. So whatever the connector accepts is accepted, with its defaults;
 what differs stands in ``docs/decisions/0009-storm-and-spark.md``. Seven options are ours: ``stoppingOffsets``,
 ``skipOffsets``, ``includeTopicId``, ``includeUnreadable``, ``recordBytesMax`` and ``endMarker``.
+
+``kafka.…`` options: the Java client's properties, as the connector takes them, in kafka-python's names.
+
+Most names differ in the dots alone. What has another form (JAAS, key stores) is translated. How to be a member of a
+group has no effect, because the source reads without one; the group's name is refused, and so is what the source or the
+sink decides itself. A value is never part of an error: it may be a secret.
 """
 
 from __future__ import annotations
@@ -371,7 +377,7 @@ def _duration_ms(text: str) -> int:
     return round(found * 1000)
 
 
-# --- ``kafka.…`` options: the Java client's properties, as the connector takes them, in kafka-python's na ---
+# --- properties of the client ---
 
 _NOT_TEXT = {"api_version", "kafka_client", "metric_reporters", "partitioner", "sasl_oauth_token_provider", "selector",
              "socket_options", "ssl_context"}  # fmt: skip

@@ -205,7 +205,7 @@ def _in_our_words(error: DownspoutError) -> DownspoutError:
     return type(error)(error.message, cure=cure or None)
 
 
-# --- The options of ``df.write.format("downspout-kafka")``: the connector's names, checked when the write ---
+# --- options ---
 
 # Every option, by the connector's name.
 SINK_OPTIONS: Mapping[str, Option] = {
@@ -281,7 +281,7 @@ def parse_sink_options(given: Mapping[str, str], *, streaming: bool) -> SinkOpti
     )
 
 
-# --- The columns that a frame may have that is written to Kafka, and the rows of its Arrow batches ---
+# --- columns and rows ---
 
 COLUMNS = ("topic", "key", "value", "headers", "partition")
 TEXT_OR_BYTES = "string or binary"
@@ -362,7 +362,7 @@ def _column(batch: pa.RecordBatch, name: str) -> list[Any]:
     return found
 
 
-# --- What Spark calls to write a frame to Kafka: on the driver the writers are made, on executors they wr ---
+# --- the writers that Spark calls ---
 
 # Local properties that Spark sets for the jobs of a streaming query.
 QUERY_ID, BATCH_ID, RUN_ID = "sql.streaming.queryId", "streaming.sql.batchId", "spark.jobGroup.id"
@@ -422,7 +422,7 @@ class KafkaStreamWriter(_Writes, DataSourceStreamArrowWriter):
         return f"{query}/{number}", run or self._id
 
 
-# --- Dropping what a PySpark query has written to Kafka more than once ---
+# --- dropping repeats ---
 
 NEEDED = ("topic", "partition", "offset", "headers")
 ID = "__downspout_id"

@@ -328,7 +328,7 @@ def report_loss(options: SourceOptions, what: str) -> None:
     log.warning("%s; the query continues with what is left", what)
 
 
-# --- What the driver asks Kafka: which partitions there are, and where their logs begin and end ---
+# --- questions to Kafka ---
 
 T = TypeVar("T")
 

@@ -4,6 +4,14 @@ Spark's defaults are made for clusters. On a laptop they bind to the machine's p
 screens of log lines, shuffle into 200 partitions and show timestamps in the laptop's time zone. The session made
 here does none of that, and says what is missing where there is no Java. What Spark logs goes to
 ``.downspout/logs/spark.log``.
+
+Ctrl-C and SIGTERM while Spark runs.
+
+PySpark sets a handler of SIGINT whenever a context is made, which cancels jobs through the bridge to the JVM: a second
+Ctrl-C interrupts that bridge in the middle of a call, and pages of traceback are all that is left. So ours is set again
+after that, and stays until the session is stopped.
+
+The first signal is answered at once: with what is waited for, and that a second one stops now.
 """
 
 from __future__ import annotations
@@ -224,7 +232,7 @@ def _spark_home() -> Path | None:
     return home
 
 
-# --- Ctrl-C and SIGTERM while Spark runs ---
+# --- signals ---
 
 PATIENCE = 3  # This many signals interrupt the process wherever it is; one less where nothing looks at them
 

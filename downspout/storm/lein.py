@@ -3,6 +3,19 @@
 Leiningen wants a repository that many networks do not have, for one job: to zip the Python files of a project. This
 one reads ``project.clj`` and answers ``version``, ``deps :tree``, ``clean``, ``jar`` and ``uberjar``. For Storm's
 version it names the Storm that is there: streamparse insists that the two are equal, and a project may pin an old one.
+
+What a streamparse project's ``project.clj`` says, as far as our ``lein`` needs it.
+
+A project file is Clojure, which only Leiningen can read in full. What ``sparse quickstart`` writes is a list of plain
+keys and values, and those are found by their form.
+
+The Python side of a topology as one archive, for workers that cannot install anything.
+
+A topology's own files travel in its jar. What they import, a worker must have: streamparse would make a virtual
+environment on each by SSH and pip. The bundle holds the same in the same place without either: unpacked in
+``virtualenv_root`` it is ``NAME/bin/streamparse_run``, which is what ``sparse submit`` tells Storm to start, and
+``NAME/lib`` with the installed files of every distribution that is needed. Workers bring the Python itself, of the
+version and platform that the bundle was made with.
 """
 
 from __future__ import annotations
@@ -19,7 +32,7 @@ from downspout.errors import DownspoutError, StormError
 from downspout.system import jars
 from downspout.system.packaging import archive, check_imports, closure, files_below, files_of, python_name, readme
 
-# --- What a streamparse project's ``project.clj`` says, as far as our ``lein`` needs it ---
+# --- project.clj ---
 
 STORM_MODULES = frozenset({"storm-core", "storm-client", "storm-server", "flux-core", "flux-wrappers"})
 """What the Storm that is there brings, whatever version the project names."""
@@ -91,7 +104,7 @@ def read_project(folder: Path) -> Project:
         ) from None
 
 
-# --- The Python side of a topology as one archive, for workers that cannot install anything ---
+# --- the bundle ---
 
 LAUNCHER = """\
 #!/bin/sh
@@ -125,7 +138,7 @@ def write_bundle(target: Path, name: str, extra: Iterable[str] = (), modules: Co
     return {key: package.version for key, package in sorted(packages.items())}
 
 
-# --- Our ``lein``: what stock streamparse asks of Leiningen, answered without it ---
+# --- the program ---
 
 LEFT_OUT = frozenset({"__pycache__", ".git", ".mypy_cache", ".ruff_cache", ".pytest_cache"})
 MANIFEST = "Manifest-Version: 1.0\r\nCreated-By: downspout\r\n\r\n"

@@ -39,7 +39,7 @@ from downspout.system.process import Process, await_end, run_at_our_end
 from downspout.system.service import POLL_S, LocalService
 from downspout.system.waiting import Report, report_to_stderr, waiting
 
-# --- How the processes of a node are started, and what they and all that they start find in their environ ---
+# --- starting daemons ---
 
 MAINS = {
     "zookeeper": "org.apache.storm.shade.org.apache.zookeeper.server.quorum.QuorumPeerMain",
@@ -92,7 +92,7 @@ def daemon_environment(project: Path, java: Path) -> dict[str, str]:
     }
 
 
-# --- Do the parts of *our* node answer? Another one may own a port that was free a moment ago ---
+# --- readiness ---
 
 
 class PortTaken(Exception):
@@ -149,7 +149,7 @@ def is_complete(ports: Ports) -> bool:
     return bool(summary.supervisors) and any(each.isLeader for each in summary.nimbuses)
 
 
-# --- The state of a node, for ``downspout storm status`` and for callers that need a running one ---
+# --- status ---
 
 
 @dataclass(frozen=True)
@@ -201,7 +201,7 @@ class NodeStatus:
         return f"{HOST}:{self.ports.nimbus}" if self.ports else ""
 
 
-# --- A real Storm for one machine: ZooKeeper, nimbus and a supervisor, of the jars on Maven Central ---
+# --- the node ---
 
 START_S_MAX = 120.0  # A start takes about 8 s, and several times that on a busy machine
 

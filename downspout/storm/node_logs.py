@@ -59,7 +59,7 @@ def _trouble(path: Path) -> list[str]:
     return found
 
 
-# --- What a Python component had to say, found in what Storm says about it ---
+# --- Python's tracebacks ---
 
 HEAD = "Traceback (most recent call last):"
 FRAMES = ("\tat ", "\t... ", "\tSuppressed: ")

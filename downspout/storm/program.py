@@ -27,7 +27,7 @@ from downspout.storm.node_files import OURS, python_path
 from downspout.system import files, jars
 from downspout.system.ports import HOST
 
-# --- The environment in which stock streamparse finds what it looks for: our ``lein`` and ``storm``, and  ---
+# --- the environment of streamparse ---
 
 PROGRAMS = {"lein": "downspout.storm.lein", "storm": "downspout.storm.program", "sparse": "downspout.storm.sparse"}
 
@@ -73,7 +73,7 @@ def exports(variables: Mapping[str, str]) -> str:
     return "\n".join(f"export {name}={shlex.quote(value)}" for name, value in variables.items())
 
 
-# --- Our ``storm``: what streamparse asks of Storm's client, and what its users type ---
+# --- the program ---
 
 FLUX = "org.apache.storm.flux.Flux"
 

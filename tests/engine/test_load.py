@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import streamparse
 
-from downspout.engine import Component, Graph, Input, Stream, from_class
+from downspout.engine import Component, Graph, Input, OutputStream, from_class
 from downspout.engine import load as loading
 from downspout.engine.load import load
 from downspout.errors import TopologyError
@@ -59,7 +59,7 @@ def test_a_topology_becomes_a_graph(write):
     assert graph.components["words"].config == {"a": 1}
     assert graph.components["count"].inputs == (Input("words", "default", "fields", ("word",)),)
     assert graph.components["end"].inputs == (Input("count", "default", "global"),)
-    assert graph.components["count"].streams == {"default": Stream("default", ("word", "count"))}
+    assert graph.components["count"].streams == {"default": OutputStream("default", ("word", "count"))}
     assert [bolt.name for bolt in graph.bolts] == ["count", "end"]
 
 
@@ -247,7 +247,7 @@ def test_a_graph_made_by_hand_is_checked_too():
     graph = Graph(
         "hand",
         {
-            "words": Component("words", Words, streams={"default": Stream("default", ("word", "word"))}),
+            "words": Component("words", Words, streams={"default": OutputStream("default", ("word", "word"))}),
             "a": Component("a", Count, inputs=(Input("word", "default"),)),
             "b": Component("b", Count, inputs=(Input("words", "other"), Input("words", "default", "fields", ("wrd",)))),
             "c": Component("c", Count, inputs=(Input("words", "default", "custom_object"),)),

@@ -377,7 +377,7 @@ def _commits_batches(task: Any) -> None:
     task.instance.writer_class = BatchWriter
 
 
-# --- Dead letters of a batch: written by the driver, durable before any sink commits ---
+# --- dead letters ---
 
 WRITE_S_MAX = 30.0
 
@@ -455,7 +455,7 @@ def where_is(place: RecordPlace | ChunkPlace) -> str:
     return first if isinstance(place, RecordPlace) else f"{first} to {place.end - 1} ({counted(place.size, 'record')})"
 
 
-# --- The states of a topology: the driver applies each micro-batch to them, exactly once ---
+# --- states ---
 
 
 class States:

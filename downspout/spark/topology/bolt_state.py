@@ -4,6 +4,15 @@ The bolt is unmodified, so its state is whatever attributes it has set: a Counte
 the engine have set is not part of it. What cannot be pickled and is still the object that ``initialize`` made (a
 connection, a logger) is made again by the next ``initialize``; of anything else that cannot be pickled, the name is
 said.
+
+The state of a bolt by key: of the dict that ``stateful_keys`` names, a batch reads and writes what it touches.
+
+The bolt sees a dict of the same type. A key that is looked up for the first time in a batch is read from Spark's state;
+what differs from what was read is written when the batch is done, also where a value was changed in place. Whatever
+needs all keys, such as a loop or ``len``, reads them all; from then on it is a dict as any other.
+
+A key is found by its text (:func:`text_of`), because equal keys need not have equal pickles. The entry holds key and
+value, pickled.
 """
 
 from __future__ import annotations
@@ -88,7 +97,7 @@ def restore(instance: Any, state: bytes) -> None:
     vars(instance).update(pickle.loads(state))
 
 
-# --- The state of a bolt by key: of the dict that ``stateful_keys`` names, a batch reads and writes what  ---
+# --- state by key ---
 
 KEY_SCHEMA, ENTRY_SCHEMA = "key string", "entry binary"
 _PLAIN = (str, bytes, int, type(None))

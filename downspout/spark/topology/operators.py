@@ -57,7 +57,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 
-# --- One run of a stage over its part of a batch: a local engine around the components that run in it ---
+# --- one run of a stage ---
 
 INPUT = "__input"  # The component that feeds the stateful bolt of a later stage
 
@@ -181,7 +181,7 @@ def whole_topology(plan: StagePlan) -> dict[tuple[str, int], Task]:
     return {(task.name, task.index): task for task in tasks}
 
 
-# --- The stages as Spark's operators: stage 0 as the function of a ``mapInArrow``, the others as stateful ---
+# --- Spark's operators ---
 
 
 class PickledPlan:

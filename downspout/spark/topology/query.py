@@ -408,7 +408,7 @@ class Query:
         return SparkRun(result, self._checkpoint, totals.batches, totals.again)
 
 
-# --- A sign of life from a run in which nothing happens: a long batch, or no batch at all ---
+# --- signs of life ---
 
 REPORTED_EVERY_S = 10.0  # How often a wait is reported
 IDLE_S_MAX = 300.0
@@ -444,7 +444,7 @@ class Silence:
         self._reported = now
 
 
-# --- A query that is under way, for other threads to look at: its page ---
+# --- snapshots for the page ---
 
 RECENT = 100  # Batches that are kept to be shown
 

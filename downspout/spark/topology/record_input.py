@@ -3,7 +3,14 @@
 It does in a task what KafkaSpout does on the other engines, without what Spark does itself: nothing is polled,
 assigned or committed here. A record that fails is tried again in the same task, after the spout's own back-off. One
 that is exhausted is handed to the driver, which writes its dead letter before the batch is committed. Where the spout
-emits chunks (``kafka.emit``), records go together as columns until one of them fails (``record_ranges.py``).
+emits chunks (``kafka.emit``), records go together as columns until one of them fails (:class:`TrackedRange`).
+
+Where the spout emits chunks: which records of a batch of Spark's go together as one tuple, and how that is split.
+
+What ``mapInArrow`` gives is some thousands of records of one partition as columns. They stay columns: a
+:class:`Range` of them is a chunk, made as KafkaSpout makes it. If it fails, its halves are tried again, until the
+culprit stands alone; that is a record like any other, with the attempts, retries and dead letter of record mode. As
+with the spout, an attempt of many records says nothing about any of them, and none is counted.
 """
 
 from __future__ import annotations
@@ -311,7 +318,7 @@ def _now_ms() -> int:
     return int(time.time() * 1000)
 
 
-# --- Where the spout emits chunks: which records of a batch of Spark's go together as one tuple, and how  ---
+# --- chunks ---
 
 ChunkLimits = Mapping[ChunkPlace, int]
 """Chunks that failed in a later stage, and how many of their records may go together in the next try."""
@@ -416,7 +423,7 @@ def _by_bytes(rows: RecordColumns, bytes_max: int) -> Iterator[RecordColumns]:
     yield from _by_bytes(rows[half:], bytes_max)
 
 
-# --- What the settings of a KafkaSpout mean for its records on Spark: what a tuple is, how long to wait,  ---
+# --- settings of the spout ---
 
 
 class SpoutSettings:

@@ -201,7 +201,7 @@ class OutputBolt(streamparse.Bolt):
         self.process(tup)
 
 
-# --- Where a stage's tuples come from: a port, and the spout that stands in a stage for what feeds it ---
+# --- the port of an input ---
 
 EMITS = 256  # Tuples that one call of next_tuple emits
 
@@ -243,7 +243,7 @@ class InputSpout(streamparse.Spout):
         self.task_input.failed(tup_id, failure)
 
 
-# --- The input of a later stage: the tuples of a batch for one task of a stateful bolt ---
+# --- the input of a later stage ---
 
 HELD_MAX = 100_000
 """Tuples held over the end of a batch that can still fail. A bolt that never acks must not fill the state."""
