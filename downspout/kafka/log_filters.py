@@ -22,6 +22,8 @@ AT_CLOSE = {"kafka.cluster": "Metadata refresh: failed ", "kafka.producer.sender
 GIVEN_UP = "has not answered for"
 """Of a connection that we close; ``downspout.outages`` has reported it in one line instead of four."""
 CONNECTIONS = ("kafka.net.transport", "kafka.net.connection", "kafka.consumer.fetcher", "kafka.producer.sender")
+TIMED_OUT = ("Abort ([Error 7] RequestTimedOutError", "Connection lost: [Error 7] RequestTimedOutError")
+"""Repeat, as errors, the warning of the line before them: a request has timed out, and its connection is closed."""
 UNSTABLE = "kafka.coordinator.consumer"
 """Logs an offset that a transaction is about to commit as an unknown error, and asks again."""
 BYTES = "kafka.protocol.parser"
@@ -61,7 +63,7 @@ def is_news(record: logging.LogRecord) -> bool:
         return "blocking the event loop" not in str(record.msg)
     if record.name == UNSTABLE:
         return not any(isinstance(value, UnstableOffsetCommitError) for value in record.args or ())
-    if record.name in CONNECTIONS and GIVEN_UP in record.getMessage():
+    if record.name in CONNECTIONS and any(words in record.getMessage() for words in (GIVEN_UP, *TIMED_OUT)):
         return False
     said = AT_CLOSE.get(record.name)
     return said is None or said not in str(record.msg) or not _is_cancelled(record.args)

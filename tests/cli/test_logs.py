@@ -65,7 +65,14 @@ CLIENT = {
         ("<Sender>", 1, errors.Cancelled()),
     ),
 }
+TIMED_OUT = errors.RequestTimedOutError("Request timed out after 2999 ms")
+CLIENT |= {
+    "connection of a request that timed out": ("kafka.net.connection", "%s: Connection lost: %s", ("<x>", TIMED_OUT)),
+    "transport of one": ("kafka.net.transport", "%s: Abort (%s)", ("<x>", TIMED_OUT)),
+}
 NEWS = {
+    "a request that timed out": ("kafka.net.connection", "%s: %s. Closing connection.", ("<x>", TIMED_OUT)),
+    "a connection": ("kafka.net.connection", "%s: Connection lost: %s", ("<x>", errors.KafkaConnectionError("reset"))),
     "a task": ("kafka.net.selector", "Task %s left RUNNING after step; demoting to UNSCHEDULED", ("x",)),
     "refresh": ("kafka.cluster", "Metadata refresh: failed %s", (errors.KafkaConnectionError("gone"),)),
     "send": (
