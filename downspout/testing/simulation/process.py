@@ -89,6 +89,7 @@ class Process:
         clusters.register(self.bootstrap, cast(port.Cluster, self.connection))
         self._chance = random.Random(f"{world.plan.seed}/{self.name}")
         self._started = False
+        self.runs = False  # Whether it has started, and does not leave: then no outage may end it
         self.engine = Engine(
             world.graph,
             self._confs(world.graph, world.confs),
@@ -125,6 +126,7 @@ class Process:
             self._started = True
             self.note("starts")
             self._or_wind_up(self.engine.start)
+            self.runs = True
         elif self.leaving:
             self.leave()
         else:
@@ -141,6 +143,7 @@ class Process:
     def leave(self) -> None:
         """End in order; that may take long, so others have their turns whenever it waits."""
         self.note("leaves")
+        self.runs = False
         self.engine.stop()
         with self.world.among_others(self):
             self._or_wind_up(self.engine.drain)

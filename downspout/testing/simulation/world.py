@@ -23,7 +23,7 @@ from typing import Any
 from kafka.structs import TopicPartition
 
 from downspout.engine.graph import Graph
-from downspout.errors import ComponentError, DownspoutError
+from downspout.errors import BrokerError, ComponentError, DownspoutError, StoreAwayError, TakenOverError
 from downspout.testing.fake_group import Commit
 from downspout.testing.fake_kafka import FakeKafka
 from downspout.testing.simulation.batches import SharedBatches, is_of_batches
@@ -42,6 +42,8 @@ STUCK_EXTRA_S = 30.0
 KILLER_EXTRA_S = 300.0
 """A record that kills is given up after a dozen deaths; meanwhile nothing else of its partition goes on."""
 CALM_S_MAX = 20_000.0
+AWAY = (BrokerError, StoreAwayError)
+"""What ends no process that has started: all that is away comes back."""
 
 
 class World:
@@ -157,6 +159,8 @@ class World:
             self._last_error = f"; the last process to fail: {error}"
             if isinstance(error, ComponentError):  # no fault of the world's does that: code is wrong
                 self.violations.append(f"{process.name} ended: {error}\n{traceback.format_exc()}")
+            elif process.runs and isinstance(error, AWAY) and not isinstance(error, TakenOverError):
+                self.violations.append(f"{process.name} ended because of an outage: {error}")
             self.injected[f"ended: {type(error).__name__}"] += 1
             self._gone(process, 1.0)
         except Exception as error:
