@@ -6,8 +6,9 @@ result is can be computed without Kafka (``bench/check.py``). Where failures are
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 import orjson
@@ -29,9 +30,14 @@ def _table() -> pa.Table:
     return pa.Table.from_pandas(frame[list(FIELDS)], schema=schema(FLIGHT), preserve_index=False)
 
 
+def flight_rows(count: int) -> list[dict[str, Any]]:
+    """Return the first flights, at most all that differ."""
+    return _table().slice(0, count).to_pylist()
+
+
 @lru_cache(maxsize=1)
 def _records(count: int) -> list[tuple[bytes, bytes]]:
-    return [(row["carrier"].encode(), orjson.dumps(row)) for row in _table().slice(0, count).to_pylist()]
+    return [(row["carrier"].encode(), orjson.dumps(row)) for row in flight_rows(count)]
 
 
 def flights(count: int) -> Iterator[tuple[bytes, bytes]]:
@@ -55,16 +61,17 @@ def spoiled(numbers: np.ndarray, share: float) -> np.ndarray:
     return numbers * 2654435761 % 2**32 < share * 2**32
 
 
-def publish(bootstrap: str, topic: str, count: int, partitions: int = PARTITIONS, share: float = 0.0) -> None:
-    """Fill a new topic, round robin over the partitions; spoil a share of the records."""
+def publish(bootstrap: str, topic: str, count: int, partitions: int = PARTITIONS, share: float = 0.0,
+            records: Iterable[tuple[bytes, bytes]] | None = None) -> None:  # fmt: skip
+    """Fill a new topic with flights or other records, round robin over the partitions; spoil a share of them."""
     from downspout.kafka.clusters import cluster_for
 
-    say(f"publishing {count:,} flights to {topic}")
+    say(f"publishing {count:,} records to {topic}")
     cluster = cluster_for(bootstrap)
     cluster.ensure_topic(topic, partitions)
     producer = cluster.producer(client={"linger_ms": 20, "batch_size": 256 * 1024})
     bad = spoiled(np.arange(count), share).tolist() if share else None
-    for number, (key, value) in enumerate(flights(count)):
+    for number, (key, value) in enumerate(flights(count) if records is None else records):
         sent = value[: len(value) // 2] if bad and bad[number] else value
         producer.send(topic, key=key, value=sent, partition=number % partitions)
         if number % 1_000_000 == 0 and number:

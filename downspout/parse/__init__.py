@@ -18,6 +18,6 @@ __getattr__, __all__ = offered(
         "paths": "Paths",
         "registry": "Documents",
         "rejects": "REJECT_FIELDS",
-        "schemas": "Schema",
+        "binary_columns": "Schema",
     },
 )

@@ -243,3 +243,25 @@ def _seven_bits_each(words: Words) -> Words:
         low = np.uint64(sum((2**width - 1) << at for at in range(0, 64, 16 * width // 7)))
         words = (words & low) | ((words >> np.uint64(8 * width // 7)) & low) << np.uint64(width)
     return words
+
+
+Decode = Callable[[bytes], dict[str, Any]]
+"""Makes a document of what follows the id; a ValueError says why it cannot."""
+
+
+@dataclass(frozen=True)
+class Schema:
+    """A schema as a registry has it."""
+
+    kind: str  # AVRO, PROTOBUF or JSON
+    text: str
+    # the schemas that it imports, each before those that import it, as (the name in the import, the text)
+    references: tuple[tuple[str, str], ...] = ()
+
+
+@dataclass(frozen=True)
+class Decoder:
+    """What reads documents of one schema."""
+
+    decode: Decode
+    columns: BinaryColumns | None = None  # many at once; None: they are read one by one

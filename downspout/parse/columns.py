@@ -1,16 +1,21 @@
-"""From parsed values to declared columns, whichever way they were parsed."""
+"""From parsed values to declared columns, many or one, whichever way they were parsed."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime, timedelta
+from decimal import Context, Decimal, Inexact, InvalidOperation
 from typing import Any
+from zoneinfo import ZoneInfo
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from downspout.origins import values_of
+from downspout.sink.convert import BARE_DAY, DIGITS_MAX, EPOCH_UNITS, FLOAT_WHOLE_MAX, NUMBER, Kind, kind_of, moment_of
 from downspout.sink.schema import CONVERSION_ERRORS, Column, Columns, Rejected
 
 Ints = NDArray[np.int64]
@@ -19,6 +24,7 @@ Mask = NDArray[np.bool_]
 MOMENT_MIN_US = int(datetime.min.replace(tzinfo=UTC).timestamp()) * 1_000_000
 MOMENT_MAX_US = int(datetime.max.replace(microsecond=0, tzinfo=UTC).timestamp()) * 1_000_000 + 999_999
 """The years 1 to 9999: other moments have no ``datetime``, and so could not leave a chunk as a record's value."""
+_FIRST_DAY = -719_162  # Of the year 1, in days since 1970
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +80,41 @@ def convert(column: Column, values: list[Any], fits: Mask) -> Any:
     return made
 
 
+def cast_texts(texts: Any, column: Column, fits: Mask) -> Any:
+    """Return texts as decimals, dates or moments, all at once; None if one of them is none.
+
+    Arrow takes the texts that a column takes, and makes the same of them, but for dates before the year 1 and for
+    exponents of five digits.
+    """
+    if column.kind.startswith("decimal") and pc.any(pc.match_substring_regex(texts, "[eE]")).as_py():
+        return None
+    try:
+        made = texts.cast(column.type)
+    except CONVERSION_ERRORS:
+        return None
+    if column.kind == "date":
+        fits &= made.cast(pa.int32()).fill_null(0).to_numpy(zero_copy_only=False) >= _FIRST_DAY
+    else:
+        fits &= in_reach(made)
+    return made
+
+
+def joined(texts: Any, between: bytes) -> Any:
+    """Return texts one behind the other, as one buffer."""
+    lists: Any = pa.ListArray.from_arrays(pa.array([0, len(texts)], pa.int32()), texts)
+    whole: Any = pc.binary_join(lists, between)
+    return whole.buffers()[2] or pa.py_buffer(b"")
+
+
+def is_utf8(text: bytes) -> bool:
+    """Return whether bytes are a text."""
+    try:
+        text.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
 def in_reach(made: Any) -> Mask | np.bool_:
     """Return which values of a column have a counterpart in Python: moments have a ``datetime``, or have not."""
     if pa.types.is_nested(made.type):
@@ -123,3 +164,219 @@ def put_together(columns: Columns, parts: Sequence[tuple[Ints, Sequence[Any]]]) 
         order = np.argsort(rows, kind="stable")
         rows, joined = rows[order], [array.take(pa.array(order)) for array in joined]
     return rows, pa.RecordBatch.from_arrays(joined, schema=columns.schema)
+
+
+# --- one value ---
+# One value as a declared column has it: what :func:`~downspout.sink.convert.to_array` makes of it.
+#
+# An Arrow array of one row costs 10 to 100 microseconds, and a record has a dozen. So the values that are plainly
+# right, almost all, are converted in Python, each type by a function of its own, which raises for any other. What it
+# raises for is left to the column's own code: that alone decides, and says what is wrong.
+
+Convert = Callable[[Any], Any]
+_ZONE = ZoneInfo("UTC")  # that of the moments that Arrow makes
+_EPOCH = datetime(1970, 1, 1, tzinfo=_ZONE)
+_FLOAT32_WHOLE_MAX = 2**24
+_MISS = ValueError("not plainly right")
+
+
+class RowConverter:
+    """Converts the values of a row, one for each column."""
+
+    def __init__(self, columns: Sequence[Column]) -> None:
+        self._columns = columns
+        self._quick = [_of_column(column) for column in columns]
+
+    def row(self, found: Sequence[Any]) -> list[Any]:
+        """Return what the columns make of the values of one row.
+
+        Raises:
+            ValueError: one does not fit; the message says which, and why.
+
+        >>> from downspout.sink import Columns
+        >>> values = RowConverter(Columns.parse(["day:date", "fare:decimal(9,2)", "delay:int8"]).columns)
+        >>> values.row(["2013-01-31", 49.5, None])
+        [datetime.date(2013, 1, 31), Decimal('49.50'), None]
+        >>> values.row(["2013-01-31", 49.5, 200])
+        Traceback (most recent call last):
+            ...
+        ValueError: delay = 200 does not fit int8: Integer value 200 not in range: -128 to 127
+        """
+        try:
+            return [convert(value) for convert, value in zip(self._quick, found, strict=True)]
+        except CONVERSION_ERRORS:
+            return [self._slowly(at, value) for at, value in enumerate(found)]
+
+    def _slowly(self, at: int, value: Any) -> Any:
+        try:
+            return self._quick[at](value)
+        except CONVERSION_ERRORS:
+            pass
+        column = self._columns[at]
+        try:
+            made = column.array([value])
+        except CONVERSION_ERRORS as error:
+            raise ValueError(column.misfit(value, error)) from error
+        if not np.all(in_reach(made)):
+            raise ValueError(column.misfit(value, ValueError("not in the years 1 to 9999")))
+        return values_of(made)[0]
+
+
+def _of_column(column: Column) -> Convert:
+    quick, is_needed = _quick(kind_of(column.kind)), column.required
+
+    def convert(value: Any) -> Any:
+        if value is None:
+            if is_needed:
+                raise _MISS
+            return None
+        return quick(value)
+
+    if column.kind in _CLASSES or column.kind in _LIMITS:  # the most frequent ones, without a second call
+        return _plain(column)
+    return convert
+
+
+def _plain(column: Column) -> Convert:
+    nothing = () if column.required else (type(None),)
+    if (limits := _LIMITS.get(column.kind)) is not None:
+        low, high = limits
+
+        def whole(value: Any) -> Any:
+            if low <= value <= high if value.__class__ is int else value.__class__ in nothing:
+                return value
+            raise _MISS
+
+        return whole
+    classes = frozenset((_CLASSES[column.kind], *nothing))
+
+    def as_it_is(value: Any) -> Any:
+        if value.__class__ in classes:
+            return value
+        raise _MISS
+
+    return as_it_is
+
+
+_CLASSES = {"string": str, "bool": bool, "binary": bytes}
+_LIMITS = {f"int{bits}": (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1) for bits in (8, 16, 32, 64)}
+
+
+def _quick(kind: Kind) -> Convert:
+    """Return what converts values that are not None and plainly right; it raises for others."""
+    if kind.name in _CLASSES or kind.name in _LIMITS:
+        return _plain(Column(kind.text, kind.text, kind.type, required=True))
+    return _BY_NAME[kind.name](kind)
+
+
+def _inside(kind: Kind) -> Convert:
+    quick = _quick(kind)
+    return lambda value: None if value is None else quick(value)
+
+
+def _epochs(kind: Kind) -> Convert:
+    unit = EPOCH_UNITS[kind.name]
+
+    def convert(value: Any) -> datetime:
+        if value.__class__ is not int:
+            raise _MISS
+        return _EPOCH + timedelta(microseconds=value * unit)
+
+    return convert
+
+
+def _moments(kind: Kind) -> Convert:
+    def convert(value: Any) -> datetime:
+        moment = moment_of(value) if value.__class__ is str else value
+        if moment.__class__ is not datetime:
+            raise _MISS
+        return moment.replace(tzinfo=_ZONE) if moment.tzinfo is None else moment.astimezone(_ZONE)
+
+    return convert
+
+
+def _days(kind: Kind) -> Convert:
+    def convert(value: Any) -> date:
+        if value.__class__ is date:
+            return value
+        if value.__class__ is not str or not BARE_DAY.fullmatch(value):
+            raise _MISS
+        return date.fromisoformat(value)
+
+    return convert
+
+
+def _floats(kind: Kind) -> Convert:
+    is_short, whole_max = kind.name == "float32", _FLOAT32_WHOLE_MAX if kind.name == "float32" else FLOAT_WHOLE_MAX
+
+    def convert(value: Any) -> float:
+        if value.__class__ is int:
+            if not -whole_max <= value <= whole_max:
+                raise _MISS
+        elif value.__class__ is not float or (is_short and not -1e38 < value < 1e38):
+            raise _MISS
+        return float(np.float32(value)) if is_short else float(value)
+
+    return convert
+
+
+def _decimals(kind: Kind) -> Convert:
+    decimal: Any = kind.type
+    context = Context(prec=decimal.precision, traps=[Inexact, InvalidOperation])
+    last = Decimal(1).scaleb(-decimal.scale)
+
+    def convert(value: Any) -> Decimal:
+        if value.__class__ is float:
+            number = Decimal(float.__repr__(value))
+            if len(number.as_tuple().digits) > DIGITS_MAX:
+                raise _MISS
+        elif value.__class__ is str:
+            if not NUMBER.fullmatch(value):
+                raise _MISS
+            number = Decimal(value)
+        elif value.__class__ is int or (value.__class__ is Decimal and value.is_finite()):
+            number = Decimal(value)
+        else:
+            raise _MISS
+        return abs(found) if not (found := number.quantize(last, context=context)) else found
+
+    return convert
+
+
+def _lists(kind: Kind) -> Convert:
+    item = _inside(kind.parts[0])
+
+    def convert(value: Any) -> list[Any]:
+        if value.__class__ is not list:
+            raise _MISS
+        return [item(each) for each in value]
+
+    return convert
+
+
+def _maps(kind: Kind) -> Convert:
+    key, item = _quick(kind.parts[0]), _inside(kind.parts[1])
+
+    def convert(value: Any) -> dict[Any, Any]:
+        if value.__class__ is not dict:
+            raise _MISS
+        return {key(name): item(each) for name, each in value.items()}
+
+    return convert
+
+
+def _structs(kind: Kind) -> Convert:
+    parts = [(name, _inside(part)) for name, part in zip(kind.names, kind.parts, strict=True)]
+
+    def convert(value: Any) -> dict[str, Any]:
+        if value.__class__ is not dict:
+            raise _MISS
+        return {name: part(value.get(name)) for name, part in parts}
+
+    return convert
+
+
+_BY_NAME: dict[str, Callable[[Kind], Convert]] = {
+    **dict.fromkeys(EPOCH_UNITS, _epochs), **dict.fromkeys(("float32", "float64"), _floats),
+    "timestamp": _moments, "date": _days, "decimal": _decimals, "list": _lists, "map": _maps, "struct": _structs,
+}  # fmt: skip

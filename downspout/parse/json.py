@@ -4,18 +4,19 @@ What a value is, :func:`parse_object` and the declared columns decide, one recor
 and it is what a bolt does in record mode. Here the same comes about for many values at once, by whichever way is the
 fastest that can prove that it reads a value as the exact one does:
 
-1. values of one shape by :mod:`~downspout.parse.template`,
+1. objects of scalars by :mod:`~downspout.parse.flat`,
 2. other plain objects by Arrow's reader (:mod:`~downspout.parse.reader`),
 3. all that is left, and all that is in any way odd, the exact way.
 
-No way counts on its results being in order: each says of which rows they are.
+No way counts on its results being in order: each says of which rows they are. One that takes too little of what it is
+given is left out for a while (:class:`Turns`).
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -23,17 +24,16 @@ import numpy as np
 import orjson
 
 from downspout.parse import parser
-from downspout.parse.columns import Ints, Mask, nulls
+from downspout.parse.columns import Ints, Mask
+from downspout.parse.flat import FlatReader
 from downspout.parse.parser import ChunkParser, Part
 from downspout.parse.paths import JSON_NAMES, Paths
 from downspout.parse.reader import ArrowReader
-from downspout.parse.template import Template, learn
-from downspout.parse.tokens import WHOLE, Block
+from downspout.parse.tokens import WHOLE
 from downspout.sink.convert import ExactNumber, Kind, kind_of
 from downspout.sink.schema import Columns
 
 BLANKS_MAX = 4  # Blanks around a value that a fast way allows
-SHAPES_MAX = 4  # Shapes that are looked for in a block, and that are remembered
 _BLANK = np.isin(np.arange(256), np.frombuffer(b" \t\r\n", dtype=np.uint8))
 _LONG_NUMBER = re.compile(rb"[0-9][0-9.]{15}")  # What every number has in it that a float may not hold exactly
 
@@ -111,18 +111,16 @@ def _has_floats(value: Any, kind: Kind) -> bool:
 
 
 class JsonParser(ChunkParser):
-    """Parses values that are JSON objects into declared columns. It remembers the shapes that it has seen."""
+    """Parses values that are JSON objects into declared columns. It remembers how they have been written."""
 
     def __init__(self, paths: Paths, columns: Columns) -> None:
         super().__init__(columns)
         self._paths = paths  # where the values stand in the objects, one for each column
-        self._keys = paths.keys or ()
-        self._wanted = dict(zip(self._keys, columns.columns, strict=False))
-        self._has_plain_keys = len(self._wanted) == len(columns.columns)
-        """whether each field has a key, and no key fills two fields"""
-        self._needed = {key for key, column in self._wanted.items() if column.required}
-        self._reader = ArrowReader(self._keys, columns.columns) if self._has_plain_keys else None
-        self._shapes: list[Template] = []
+        keys = paths.keys or ()
+        is_flat = len(set(keys)) == len(columns.columns)  # each field has a key, and no key fills two fields
+        self._flat = FlatReader(keys, columns.columns) if is_flat else None
+        self._arrow = ArrowReader(paths, columns.columns)
+        self._flat_turns, self._arrow_turns = Turns(), Turns()
         kinds = [kind_of(column.kind) for column in columns.columns]
         self._decimals = [place for place, kind in enumerate(kinds) if kind.holds("decimal")]
         self._whole = [(place, kind) for place, kind in enumerate(kinds) if any(map(kind.holds, WHOLE))]
@@ -162,48 +160,43 @@ class JsonParser(ChunkParser):
         return plain
 
     def _fast(self, texts: Any, data: Any, starts: Ints, ends: Ints, rows: Ints, parts: list[Part]) -> Ints:
-        if self._has_plain_keys:
-            rows = self._by_shape(data, starts, ends, rows, parts)
-        if self._reader is not None and self._reader.is_able and len(rows) >= parser.ROWS_MIN:
-            for part in self._reader.parse(texts, rows):
-                parts.append(part)
-                rows = np.setdiff1d(rows, part[0], assume_unique=True)
+        given = len(rows)
+        if self._flat is not None and self._flat_turns.has_come():
+            found = self._flat.parse(data, starts[rows], ends[rows])
+            parts += [(rows[places], arrays) for places, arrays in found]
+            rows = np.delete(rows, np.concatenate([places for places, _ in found])) if found else rows
+            if not self._flat_turns.note(given - len(rows), given):
+                self._flat.forget()
+        given = len(rows)
+        if self._arrow.is_able and given >= parser.ROWS_MIN and self._arrow_turns.has_come():
+            read = self._arrow.parse(texts, rows)
+            parts += read
+            for done, _ in read:
+                rows = np.setdiff1d(rows, done, assume_unique=True)
+            self._arrow_turns.note(given - len(rows), given)
         return rows
 
-    def _by_shape(self, data: Any, starts: Ints, ends: Ints, rows: Ints, parts: list[Part]) -> Ints:
-        """Parse rows that have a known shape, or one that some rows teach; return the others."""
-        block = Block(data, starts[rows], ends[rows])
-        left = np.arange(len(rows))
-        known, tried = list(self._shapes), set[Template]()
-        for number in range(2 * SHAPES_MAX):
-            if len(left) < parser.ROWS_MIN:
-                break
-            if known:
-                shape: Template | None = known.pop(0)
-            else:  # the first may be an odd one: each time another row teaches
-                teacher = int(rows[left[number * len(left) // (2 * SHAPES_MAX)]])
-                shape = learn(data[starts[teacher] : ends[teacher]].tobytes())
-            if shape is None or shape in tried or not self._needed.issubset(shape.keys):
-                continue
-            tried.add(shape)
-            done, arrays = shape.parse(block, left, self._wanted)
-            self._remember(shape, is_good=len(done) * 8 >= len(left))
-            if len(done):
-                parts.append((rows[done], self._in_order(arrays, len(done))))
-                left = np.setdiff1d(left, done, assume_unique=True)
-        return rows[left]
 
-    def _remember(self, shape: Template, is_good: bool) -> None:
-        """Look for a shape first the next time, or no more."""
-        if shape in self._shapes:
-            self._shapes.remove(shape)
-        if is_good:
-            self._shapes.insert(0, shape)
-            del self._shapes[SHAPES_MAX:]
+class Turns:
+    """When a fast way is tried: after it took less than an eighth of a block, it sits out more and more blocks.
 
-    def _in_order(self, arrays: Mapping[str, Any], count: int) -> list[Any]:
-        """Return one array for each column; a key that the shape has not is null."""
-        return [
-            arrays[key] if key in arrays else nulls(count, column.type)
-            for key, column in zip(self._keys, self._columns.columns, strict=True)
-        ]
+    >>> turns = Turns()
+    >>> [turns.has_come() and turns.note(0, 100) is False for _ in range(10)]
+    [True, False, True, False, False, False, True, False, False, False]
+    """
+
+    OUT_MAX = 63  # Blocks that it sits out at most
+
+    def __init__(self) -> None:
+        self._out = self._left = 0
+
+    def has_come(self) -> bool:
+        """Return whether it is to be tried."""
+        self._left -= 1
+        return self._left < 0
+
+    def note(self, done: int, given: int) -> bool:
+        """Take note of how many of a block's records it took; return whether these are enough."""
+        self._out = 0 if done * 8 >= given else min(2 * self._out + 1, self.OUT_MAX)
+        self._left = self._out
+        return not self._out

@@ -11,16 +11,14 @@ import numpy as np
 import pyarrow as pa
 
 from downspout.errors import USER_ERRORS
-from downspout.origins import values_of
-from downspout.parse.columns import Ints, Mask, Parsed, in_reach, put_together
-from downspout.sink.schema import Column, Columns, Rejected
+from downspout.parse.columns import Ints, Mask, Parsed, RowConverter, put_together
+from downspout.sink.schema import Columns, Rejected
 
 BLOCK_ROWS = 4_096  # Rows that are parsed at once: what is made of them meanwhile stays in the processor's cache
 BLOCK_BYTES = 4 * 1024 * 1024
 LARGE = 32 * 1024  # Bytes of a value from which on the exact way is as fast as any
 ROWS_MIN = 48  # Fewer rows are done the exact way before another has begun
 PIECE_ROWS = 1_024  # Rows that are done the exact way at once
-MANY_ROWS = 100  # Records that are converted at once
 
 Part = tuple[Ints, Sequence[Any]]  # Some rows, rising, and their arrays by column
 
@@ -30,7 +28,7 @@ class ChunkParser(ABC):
 
     def __init__(self, columns: Columns) -> None:
         self._columns = columns
-        self._kept = [_kept(column) for column in columns.columns]
+        self._values = RowConverter(columns.columns)
 
     @abstractmethod
     def read(self, value: Any) -> Sequence[Any]:
@@ -53,40 +51,16 @@ class ChunkParser(ABC):
         """Parse what can be parsed fast of these rows, and add it to ``parts``; return the other rows."""
 
     def parse_one(self, value: Any) -> list[Any]:
-        """Return the values of the columns in one value, as records have them."""
-        found = self.read(value)
-        if self._is_kept(found):
-            return list(found)
-        rows, arrays, rejected = self._fit([found], np.zeros(1, dtype=np.int64))
-        if not len(rows):
-            raise ValueError(rejected[0].reason)
-        return [values_of(array)[0] for array in arrays]
+        """Return the values of the columns in one value, as records have them.
+
+        Raises:
+            ValueError: it cannot be read, or a value does not fit its column.
+        """
+        return self._values.row(self.read(value))
 
     def parse_many(self, values: Sequence[Any]) -> list[Sequence[Any]]:
         """Return the values of the columns in these values, up to the first that is null or is rejected."""
-        found: list[Sequence[Any]] = []
-        # Those of which a column would make something else (dates, decimals, lists …) are converted together: one alone
-        # costs most of a millisecond. But not too many: behind one that is rejected all is done again.
-        for at in range(0, len(values), MANY_ROWS):
-            some = values[at : at + MANY_ROWS]
-            found += (parsed := self._parse_some(some))
-            if len(parsed) < len(some):
-                break
-        return found
-
-    def _parse_some(self, values: Sequence[Any]) -> list[Sequence[Any]]:
-        found = read_some(self.read, values)
-        odd = np.array([row for row, document in enumerate(found) if not self._is_kept(document)], dtype=np.int64)
-        if not len(odd):
-            return found
-        rows, arrays, rejected = self._fit([found[row] for row in odd.tolist()], odd)
-        fitted = zip(*map(values_of, arrays), strict=True)
-        for row, document in zip(rows.tolist(), fitted, strict=True):
-            found[row] = document
-        return found[: rejected[0].row] if rejected else found
-
-    def _is_kept(self, document: Sequence[Any]) -> bool:
-        return all(is_kept(item) for is_kept, item in zip(self._kept, document, strict=True))
+        return read_some(self.parse_one, values)
 
     def parse(self, values: Any) -> Parsed:
         """Return the rows of a column of values, and why others are none."""
@@ -122,38 +96,18 @@ class ChunkParser(ABC):
 
     def _exactly(self, values: Sequence[Any], rows: Ints) -> tuple[Ints, list[Any], list[Rejected]]:
         """Return which rows are right, with their arrays, and which are not."""
-        documents, good, rejected = [], [], []
+        found, good, rejected = [], [], []
         for row, value in zip(rows.tolist(), values, strict=True):
             try:
-                documents.append(self.read(value))
+                found.append(self.parse_one(value))
                 good.append(row)
             except ValueError as error:
                 rejected.append(Rejected(row, str(error)))
-        if not documents:
+        if not found:
             return np.empty(0, dtype=np.int64), [], rejected
-        kept, arrays, invalid = self._fit(documents, np.array(good, dtype=np.int64))
-        return kept, arrays, sorted([*rejected, *invalid], key=lambda reject: reject.row)
-
-    def _fit(self, documents: Sequence[Sequence[Any]], given_rows: Ints) -> tuple[Ints, list[Any], list[Rejected]]:
-        """Return which of the rows with these values fit, with their arrays, and which do not."""
-        by_column = list(zip(*documents, strict=True)) or [()] * len(self._columns.columns)
-        table, invalid = self._columns.table(by_column)
-        fits = np.ones(len(given_rows), dtype=bool)
-        fits[[reject.row for reject in invalid]] = False
-        rejected = [Rejected(int(given_rows[reject.row]), reject.reason) for reject in invalid]
-        kept = given_rows[fits]
-        arrays: list[Any] = [pa.concat_arrays(column.chunks) for column in table.columns]
-        near = np.ones(len(kept), dtype=bool)
-        for array, column, given in zip(arrays, self._columns.columns, by_column, strict=True):
-            for place in np.flatnonzero(near & ~in_reach(array)).tolist():
-                value = given[int(np.flatnonzero(fits)[place])]
-                kind = column.declared.partition(":")[2]
-                reason = f"{column.name} = {value!r} does not fit {kind}: not in the years 1 to 9999"
-                rejected.append(Rejected(int(kept[place]), reason))
-                near[place] = False
-        if not near.all():
-            kept, arrays = kept[near], [array.filter(pa.array(near)) for array in arrays]
-        return kept, arrays, sorted(rejected, key=lambda reject: reject.row)
+        by_column = zip(*found, strict=True)
+        arrays = [column.array(items) for column, items in zip(self._columns.columns, by_column, strict=True)]
+        return np.array(good, dtype=np.int64), arrays, rejected
 
 
 def read_some(read: Callable[[Any], Sequence[Any]], values: Sequence[Any]) -> list[Sequence[Any]]:
@@ -165,18 +119,6 @@ def read_some(read: Callable[[Any], Sequence[Any]], values: Sequence[Any]) -> li
                 break
             found.append(read(value))
     return found
-
-
-def _kept(column: Column) -> Callable[[Any], bool]:
-    """Return a function that tells whether a value of a document is just what the column would make of it."""
-    kinds = {"string": str, "bool": bool, "float64": float}
-    nothing = () if column.required else (type(None),)
-    if column.kind in ("int8", "int16", "int32", "int64"):
-        limits = np.iinfo(column.kind)
-        low, high = int(limits.min), int(limits.max)
-        return lambda value: low <= value <= high if value.__class__ is int else value.__class__ in nothing
-    classes = frozenset((*nothing, kinds[column.kind]) if column.kind in kinds else nothing)
-    return lambda value: value.__class__ in classes
 
 
 def _binary(values: Any) -> Any:

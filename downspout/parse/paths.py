@@ -64,7 +64,7 @@ class Paths:
     """
 
     def __init__(self, texts: Sequence[str]) -> None:
-        self._texts = list(texts)
+        self.texts = list(texts)
         self.paths = [parse_path(text) for text in texts]
         roots = tuple(str(path[0]) for path in self.paths)
         # the plain keys of the object, one for each field; None where one is deeper
@@ -80,7 +80,7 @@ class Paths:
         """
         if self.keys is not None:
             return list(map(document.get, self.keys))
-        return [_value(document, path, text) for path, text in zip(self.paths, self._texts, strict=True)]
+        return [_value(document, path, text) for path, text in zip(self.paths, self.texts, strict=True)]
 
 
 def _value(document: dict[str, Any], path: Path, text: str) -> Any:

@@ -20,10 +20,10 @@ import pyarrow as pa
 
 from downspout.errors import ConfigError, MissingExtraError, UnavailableError
 from downspout.parse import parser
+from downspout.parse.binary_columns import Decoder, Schema
 from downspout.parse.columns import Ints, Mask
 from downspout.parse.parser import ChunkParser, Part
 from downspout.parse.paths import Paths
-from downspout.parse.schemas import Decoder, Schema
 from downspout.parse.tokens import Block
 from downspout.sink.schema import Columns
 

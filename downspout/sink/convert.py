@@ -149,12 +149,12 @@ def split_outside(text: str, separator: str = ",") -> list[str]:
     return [*parts, text[begin:].strip()]
 
 
-_BARE_DAY = re.compile(r"\d{4}-\d{2}-\d{2}", re.ASCII)
+BARE_DAY = re.compile(r"\d{4}-\d{2}-\d{2}", re.ASCII)
 _MOMENT = re.compile(
     r"(\d{4}-\d{2}-\d{2})(?:[T ](\d{2}:\d{2}(?::\d{2})?)(?:[.,](\d+))?(Z|[+-]\d{2}(?::?\d{2})?)?)?", re.ASCII
 )
 """Day, time of the day, fraction of a second, zone: ISO 8601 and RFC 3339 with hyphens and colons."""
-_NUMBER = re.compile(r"[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]{1,4})?")
+NUMBER = re.compile(r"[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]{1,4})?")
 DIGITS_MAX = 15
 """A float holds every decimal of so many digits exactly enough to give it back; of a longer one some are lost."""
 FLOAT_WHOLE_MAX = 2**53
@@ -303,7 +303,7 @@ def _decimal(value: Any) -> Decimal | int:
     )
     if not isinstance(text, str):
         raise TypeError(f"a {type(value).__name__} is not a decimal")
-    if not _NUMBER.fullmatch(text):
+    if not NUMBER.fullmatch(text):
         raise ValueError("no number")
     number = Decimal(text)
     if not is_exact and len(number.as_tuple().digits) > DIGITS_MAX:
@@ -381,18 +381,18 @@ def _moments(values: Values, kind: Kind) -> Any:
 
 
 def _moment(value: Any) -> datetime:
-    moment = _of_text(value) if isinstance(value, str) else value
+    moment = moment_of(value) if isinstance(value, str) else value
     if not isinstance(moment, datetime):
         raise TypeError(f"a {type(value).__name__} is neither a datetime nor an ISO text")
     return moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment.astimezone(UTC)
 
 
-def _of_text(text: str) -> datetime:
+def moment_of(text: str) -> datetime:
     """Return the moment that a text names. ``fromisoformat`` takes more: digits alone, and any sign before the time.
 
-    >>> _of_text("2013-01-31 05:17:00.5Z").isoformat()
+    >>> moment_of("2013-01-31 05:17:00.5Z").isoformat()
     '2013-01-31T05:17:00.500000+00:00'
-    >>> _of_text("2013-01-31T05:17:00.1234567Z")
+    >>> moment_of("2013-01-31T05:17:00.1234567Z")
     Traceback (most recent call last):
         ...
     ValueError: it is finer than a microsecond
@@ -411,7 +411,7 @@ def _days(values: Values, kind: Kind) -> Any:
     """Take dates and texts such as 2013-01-31; a datetime is not a date, because its hour would be lost."""
     days: list[date | None] = []
     for value in values:
-        if isinstance(value, str) and _BARE_DAY.fullmatch(value):
+        if isinstance(value, str) and BARE_DAY.fullmatch(value):
             days.append(date.fromisoformat(value))
         elif value is None or (isinstance(value, date) and not isinstance(value, datetime)):
             days.append(value)

@@ -190,6 +190,13 @@ class Column:
             raise ValueError("too long for the name of a folder")
         return made
 
+    def misfit(self, value: Any, error: Exception) -> str:
+        """Return the sentence that says why a value does not fit."""
+        shown = repr(value)
+        shown = shown if len(shown) <= 80 else shown[:77] + "..."
+        why = str(error).splitlines()[0] if str(error) else type(error).__name__
+        return f"{self.name} = {shown} does not fit {self.declared.partition(':')[2]}: {why}"
+
     def of_chunk(self, given: Any) -> Values:
         """Return a column of a chunk as it is written, or, where single values must be looked at, these.
 
@@ -354,10 +361,7 @@ def _salvage(column: Column, values: Values, first: int, parts: list[Any]) -> li
     except CONVERSION_ERRORS as error:
         if len(values) == 1:
             parts.append(pa.array([None], column.type))
-            shown = repr(values[0])
-            shown = shown if len(shown) <= 80 else shown[:77] + "..."
-            why = str(error).splitlines()[0] if str(error) else type(error).__name__
-            return [(first, f"{column.name} = {shown} does not fit {column.declared.partition(':')[2]}: {why}")]
+            return [(first, column.misfit(values[0], error))]
     # What was converted goes to ``parts``, in order, with a null for each culprit. There may be no culprit: 2**60 + 1
     # and 1.0 are whole numbers, but together they have no exact type.
     half = len(values) // 2

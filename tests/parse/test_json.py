@@ -12,12 +12,14 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from bench.shapes import SHAPES, Shape
+from bolts.parse import split_fields
 from downspout.errors import ConfigError
 from downspout.parse import Paths, parse_object
 from downspout.parse import parser as chunk_parser
+from downspout.parse.flat import FlatReader
 from downspout.parse.json import JsonParser, parse_objects
 from downspout.parse.reader import ArrowReader
-from downspout.parse.template import Template
 from downspout.sink import Columns
 from tests.sampling import examples
 
@@ -263,13 +265,13 @@ def test_a_trap_shifts_nothing(trap: str, way: str) -> None:
 
 
 def test_each_way_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Records of one shape go the first way, other plain ones Arrow's, and only the odd ones the exact way."""
-    ways = {"shape": 0, "arrow": 0, "exact": 0}
-    by_shape, by_arrow, exactly = Template.parse, ArrowReader.parse, JsonParser._exactly
+    """Objects of scalars go the first way, other plain ones Arrow's, and only the odd ones the exact way."""
+    ways = {"flat": 0, "arrow": 0, "exact": 0}
+    by_piece, by_arrow, exactly = FlatReader.parse, ArrowReader.parse, JsonParser._exactly
 
-    def shape(self: Template, *given: Any) -> Any:
-        found = by_shape(self, *given)
-        ways["shape"] += len(found[0])
+    def flat(self: FlatReader, *given: Any) -> Any:
+        found = by_piece(self, *given)
+        ways["flat"] += sum(len(part[0]) for part in found)
         return found
 
     def arrow(self: ArrowReader, *given: Any) -> Any:
@@ -281,15 +283,16 @@ def test_each_way_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
         ways["exact"] += len(rows)
         return exactly(self, values, rows)
 
-    monkeypatch.setattr(Template, "parse", shape)
+    monkeypatch.setattr(FlatReader, "parse", flat)
     monkeypatch.setattr(ArrowReader, "parse", arrow)
     monkeypatch.setattr(JsonParser, "_exactly", exact)
-    alike = [b'{"carrier": "UA", "delay": %d, "share": 1.5}' % number for number in range(200)]
+    alike = [b'{"carrier": "UA", "delay": %d, "share": 1.5}' % number for number in range(100)]
+    alike += [b'{"share": 1.5, "more": %d}' % number for number in range(100)]
     others = [b'{"delay": %d, "note": [%d]}' % (number, number) for number in range(100)]
     odd = [b'{"delay": 2.0, "note": []}', b"x", b'{"carrier": "\\n", "delay": 1, "share": 0}']
     parser = parser_of(FLIGHT)
     assert len(parser.parse(pa.array(alike + others + odd)).rows) == 302
-    assert ways == {"shape": 200, "arrow": 101, "exact": 2}
+    assert ways == {"flat": 200, "arrow": 101, "exact": 2}
 
 
 @pytest.mark.parametrize("count", [300, 5_000])
@@ -421,3 +424,103 @@ def test_what_is_not_a_path_is_refused(path: str) -> None:
     """A path that cannot be read is an error when the topology is built, with examples of paths."""
     with pytest.raises(ConfigError, match=r"does not say where.*items\[0\]\.sku"):
         Paths([path])
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=lambda shape: shape.key)
+def test_a_shape_gives_the_rows_that_were_written(shape: Shape) -> None:
+    """For each shape of JSON a chunk has the rows that its producer wrote, also with bad records among them."""
+    names, paths = split_fields(shape.fields)
+    parser = JsonParser(Paths(paths), Columns.parse([f"{name}:{kind}" for name, kind in shape.types.items()]))
+    made = shape.made(300)
+    rows, rejected, _ = same(parser, names, [value for value, _ in made])
+    assert not rejected
+    assert [row for _, row in rows] == [{name: row[name] for name in names} for _, row in made]
+    spoiled = [value[: len(value) // 2] if place % 7 == 0 else value for place, (value, _) in enumerate(made)]
+    rows, rejected, _ = same(parser, names, spoiled)
+    assert [place for place, _ in rejected] == list(range(0, 300, 7))
+
+
+LONG_KEYS = ["temperature_of_the_cabin", "temperature_of_the_cargo", "t", "temperatu", "temperature"]
+
+
+@pytest.mark.parametrize("colon", [b":", b": ", b"          :     "])
+def test_keys_that_begin_alike_are_told_apart(colon: bytes) -> None:
+    """Keys of any length keep their values, whichever of their bytes differ; one that is almost another is another."""
+    kinds = dict.fromkeys(LONG_KEYS, "int32")
+    values: list[bytes | None] = []
+    for number in range(200):
+        keys = [*LONG_KEYS[number % 3 :], *LONG_KEYS[: number % 3]][: 2 + number % 4]
+        keys += ["temperature_Of_the_cabin"] * (number % 10 == 9)
+        pairs = [b'"%s"%s%d' % (key.encode(), colon, number + at) for at, key in enumerate(keys)]
+        values.append(b"{" + b",".join(pairs) + b"}")
+    values[7] = b'{"t"%s7,"t"%s8}' % (colon, colon)
+    values[8] = b'{"t"%s7,"temperature"}' % colon
+    values[9] = b'{"t"%s7,"\xff\xff\xff\xff\xff\xff\xff\xff\xff":1}' % colon
+    values[11] = b'{"t"%s7,\x00"t"%s8}' % (b" " * 7 + b":", colon)
+    rows, rejected, _ = same(parser_of(kinds), LONG_KEYS, values)
+    assert [place for place, _ in rejected] == [8, 9, 11]
+    assert rows[7][1]["t"] == 8
+
+
+def test_a_way_that_is_of_no_use_is_seldom_tried(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where no record is an object of scalars, the first way is tried in fewer and fewer blocks, and comes back."""
+    tried = 0
+    parse = FlatReader.parse
+
+    def counted(self: FlatReader, *given: Any) -> Any:
+        nonlocal tried
+        tried += 1
+        return parse(self, *given)
+
+    monkeypatch.setattr(FlatReader, "parse", counted)
+    monkeypatch.setattr(chunk_parser, "BLOCK_ROWS", 60)
+    parser = parser_of(FLIGHT)
+    parser.parse(pa.array([b'{"delay": 1, "note": [%d]}' % number for number in range(60 * 64)]))
+    assert tried == 6
+    flat = pa.array([b'{"delay": %d, "carrier": "UA"}' % number for number in range(60 * 128)])
+    assert parser.parse(flat).batch.column("delay").to_pylist() == list(range(60 * 128))
+    assert tried > 64
+
+
+@pytest.mark.parametrize("odd", [
+    [b'{"a": "x, "b": 1}', b'{"a": 1,2, "b": 1}', b'{"a": y", "b": 1}'],
+    [b'{"a": ", "b": 1}', b'{"a": 5, "b": 1}', b'{"a": ", "b": 1}', b'{"a": 1,2, "b": 1}', b'{"a": 1,2, "b": 1}'],
+    [b'{"a": [1, "b": 1}', b'{"a": 2], "b": 1}', b'{"a": 1,2, "b": 1}'],
+    [b'{"a": "x\\", "b": 1}', b'{"a": "y", "b": 1}', b'{"a": "x","y", "b": 1}'],
+    [b'{"a": {"x":1, "b": 1}', b'{"a": 1}, "b": 1}', b'{"a": 1,2, "b": 1}'],
+])  # fmt: skip
+@pytest.mark.parametrize("kind", ["float64", "string", "decimal(9,2)", "bool", "int32"])
+def test_values_that_are_cut_wrongly_shift_no_others(odd: list[bytes], kind: str) -> None:
+    """Where one value would be two and two others one, each record has the outcome that it has alone."""
+    values: list[bytes | None] = [b'{"a": %d.5, "b": 1}' % number for number in range(60)]
+    for fields in ({"a": kind, "b": "int8"}, {"b": "int8"}):
+        parser = parser_of(fields)
+        same(parser, list(fields), [*values[:30], *odd, *values[30:]])
+
+
+def test_a_key_that_is_a_paths_text_is_found_among_many(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nested values are read many at once, and a record in which a path's whole text is a key is still rejected."""
+    read = 0
+    parse = ArrowReader.parse
+
+    def counted(self: ArrowReader, *given: Any) -> Any:
+        nonlocal read
+        found = parse(self, *given)
+        read += sum(len(part[0]) for part in found)
+        return found
+
+    monkeypatch.setattr(ArrowReader, "parse", counted)
+    columns = Columns.parse(["id:int32", "sku:string", "last:int8"])
+    parser = JsonParser(Paths(["user.id", "items[1].sku", "items[-1].n"]), columns)
+    values: list[bytes | None] = [
+        b'{"user": {"id": %d, "rate": 1.5}, "items": [{"n": 1}, {"sku": "x", "n": %d}]}' % (number, number % 3)
+        for number in range(100)
+    ]
+    values[10] = b'{"user.id": 5}'
+    values[20] = b'{"user.id": 5, "user": {"id": 6}}'
+    values[30] = b'{"us\\u0065r.id": 5}'
+    values[40] = b'{"user": {"id": 7}, "note": "user.id\\u00e9", "items": []}'
+    values[50] = b'{"items[1].sku": "x", "user": null}'
+    _, rejected, _ = same(parser, ["id", "sku", "last"], values)
+    assert [place for place, _ in rejected] == [10, 30, 50]
+    assert read == 100 - 4
