@@ -102,7 +102,8 @@ def api_page(module: str) -> str:
     offered = getattr(import_module(path), "__all__", None)
     page = f"# {module}\n\n{lead}::: {path}\n    options:\n      members: {'false' if offered else 'null'}\n{only}"
     for name in [each for each in offered or () if not each.isupper()]:
-        page += f"\n::: {path}.{name}\n    options:\n      show_root_heading: true\n{only}"
+        found = getattr(import_module(path), name)  # where it is defined: the package may only offer it
+        page += f"\n::: {found.__module__}.{found.__qualname__}\n    options:\n      show_root_heading: true\n{only}"
     return page
 
 
