@@ -16,7 +16,7 @@ from pathlib import Path
 
 from bench.harness import say
 from downspout.settings import folders
-from downspout.system.locks import FileLock
+from downspout.system import FileLock
 
 REQUIREMENTS = Path(__file__).parent / "peers" / "requirements"
 INSTALL_S_MAX = 1800.0

@@ -20,6 +20,7 @@ from bench.harness import BenchError
 from downspout.storm import node_files
 from downspout.storm.node import StormNode
 from downspout.system import jars
+from downspout.system.java import java as find_java
 from downspout.wire import CHUNKS
 
 TOPIC = "bench-storm"
@@ -137,7 +138,7 @@ def submit(node: StormNode, jar: Path, definition: Mapping[str, Any]) -> None:
     file = jar.with_name(f"{definition['name']}.yaml")
     file.write_text(json.dumps(definition), encoding="utf-8")  # JSON is YAML, too
     home, library = node.directory / "home", jars.resolve("storm")[0].parent
-    command = [str(jars.java()), *node_files.JVM_FLAGS, f"-Dstorm.home={home}", f"-Dstorm.jar={jar}"]
+    command = [str(find_java()), *node_files.JVM_FLAGS, f"-Dstorm.home={home}", f"-Dstorm.jar={jar}"]
     command += [f"-Dstorm.log.dir={node.directory / 'logs'}", "-Dlogfile.name=client.log", "-Dstorm.conf.file="]
     command += [f"-Dlog4j.configurationFile={home / 'log4j2' / 'cluster.xml'}"]
     command += ["-cp", os.pathsep.join([f"{library}/*", str(jar), str(home / "conf")])]

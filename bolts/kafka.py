@@ -46,7 +46,7 @@ from downspout.settings.import_path import load
 from downspout.settings.options import ProduceOptions
 from downspout.settings.secrets import with_secrets
 from downspout.settings.table import component_config, parse_scope
-from downspout.wire.streams import TRANSACTIONS
+from downspout.wire.side_streams import TRANSACTIONS
 
 EXIT_S_MAX = 2.0  # How long a flush may take when Storm ends the process: 2.5 s later it is killed
 QUIET_S = 0.002

@@ -56,7 +56,7 @@ from downspout.offsets.stores.database import PassesError
 from downspout.settings.folders import of_project_url
 from downspout.settings.secrets import with_secrets
 from downspout.settings.table import SETTINGS, component_config, parse_scope
-from downspout.wire.streams import config_of
+from downspout.wire.side_streams import config_of
 
 logger = logging.getLogger("downspout.batches")
 

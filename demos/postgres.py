@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from downspout.errors import ComponentError
-from downspout.system.ports import free_port
+from downspout.system.loopback import free_port
 
 START_S_MAX = 120.0
 USER, PASSWORD = "downspout", "pass:word/%?"

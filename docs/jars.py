@@ -12,9 +12,8 @@ import tempfile
 from pathlib import Path
 from xml.sax.saxutils import quoteattr
 
-from downspout.system import jars_fetch
-from downspout.system.jars import PINS, SETS, JarSet
-from downspout.system.jars_fetch import Jar
+from downspout.system import jars
+from downspout.system.jars import PINS, SETS, Jar, JarSet
 from downspout.system.java import java
 from downspout.system.waiting import report_to_stderr, waiting
 
@@ -65,7 +64,7 @@ def jars_of(jar_set: JarSet, folder: Path) -> list[Jar]:
     work, scratch = folder / "jars", folder / "scratch"
     work.mkdir(parents=True)
     scratch.mkdir()
-    ivy = jars_fetch.Ivy(jars_fetch.ivy_jars()[-1], java)
+    ivy = jars.Ivy(jars.ivy_jars()[-1], java)
     pattern = SEPARATOR.join(["[organisation]", "[module]", "[revision]", "([classifier])", "[artifact].[ext]"])
     with waiting(f"resolving {jar_set.name}", report_to_stderr):
         ivy.run(work, scratch, request(jar_set), settings(jar_set), pattern)

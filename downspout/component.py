@@ -12,8 +12,8 @@ from downspout.clock import SYSTEM_CLOCK, Clock
 from downspout.protocols import BoltEngine, Failure
 from downspout.settings.table import component_config
 from downspout.wire import MultilangComponent
+from downspout.wire.side_streams import FLUSH, TRANSACTIONS
 from downspout.wire.specs import OF_SPOUT, RUN, SINKS, WHY_RECORDS, BoltSpec
-from downspout.wire.streams import FLUSH, TRANSACTIONS
 
 __all__ = ["FLUSH", "OF_SPOUT", "RUN", "SINKS", "WHY_RECORDS", "Bolt", "Failure", "input_fields", "task_number"]
 

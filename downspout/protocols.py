@@ -75,7 +75,7 @@ class ComponentOffers(Protocol):
         """Release everything; called once at the end of a run."""
 
     def before_exit(self) -> None:
-        """On Storm: finish before the process ends (``downspout.wire.component``)."""
+        """On Storm: finish before the process ends (``downspout.wire.multilang``)."""
 
 
 class SpoutOffers(ComponentOffers, Protocol):
@@ -96,7 +96,7 @@ class SpoutOffers(ComponentOffers, Protocol):
     def waits_for_acks(self) -> bool:
         """Return whether it emits nothing until what is out is acked; then bolts drain.
 
-        On Storm the spout asks the bolts itself (``downspout.wire.streams``).
+        On Storm the spout asks the bolts itself (``downspout.wire.side_streams``).
         """
 
     def run_timers(self) -> None:

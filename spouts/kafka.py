@@ -36,22 +36,20 @@ from downspout.ledger.origin import Origin
 from downspout.protocols import Failure, SpoutEngine
 from downspout.settings.options import KafkaOptions
 from downspout.settings.table import SETTINGS, component_config, parse_scope
-from downspout.spout.crash_isolation import CrashIsolation
 from downspout.spout.dead_lettering import DeadLettering
-from downspout.spout.emit_modes import RECORDS, choose_mode
 from downspout.spout.emit_records import RecordEmitter
 from downspout.spout.findings import doubts, is_transactional, setup_of
+from downspout.spout.group_session import GroupSession, SessionState
 from downspout.spout.observe import Stalls, by_partition, final_gauges, summarise
-from downspout.spout.partition import Partition
+from downspout.spout.partition import CrashIsolation, Partition
 from downspout.spout.ports import Hooks, SpoutMetrics
 from downspout.spout.services import FlushRequests, SpoutServices
-from downspout.spout.session import GroupSession, SessionState
 from downspout.spout.settings import data_streams, lag_config
-from downspout.spout.transactions import SpoutTransactions, TransactionDeadLetters
-from downspout.spout.tuples import streams
+from downspout.spout.spout_transactions import SpoutTransactions, TransactionDeadLetters
+from downspout.spout.tuples import RECORDS, choose_mode, streams
 from downspout.wire import MultilangComponent, Outlet, WireError
+from downspout.wire.side_streams import TRANSACTIONS
 from downspout.wire.specs import SpoutSpec
-from downspout.wire.streams import TRANSACTIONS
 from downspout.wire.values import KRYO
 
 if TYPE_CHECKING:
@@ -128,7 +126,7 @@ class KafkaSpout(MultilangComponent, streamparse.Spout):
         if not self._active or (session := self._join_again(now)) is None:
             return
         session.update_assignment(now)
-        self._stalls.look(session, now, now, self.whereabouts)
+        self._stalls.check(session, now, now, self.whereabouts)
         if self._flush_requests is not None and session.parts:  # the first look that counts is one that knows them
             self._flush_requests.look(now, lambda: session.waits_for_sinks(now))
         if not self.services.is_late(now):
@@ -139,7 +137,7 @@ class KafkaSpout(MultilangComponent, streamparse.Spout):
         self._emitter.leave_behind(active, now)
         finished = session.finished()
         is_due = finished or session.ends_transaction or self.services.commit_timer.due(now)
-        if is_due or session.reader.crowded(now, active):
+        if is_due or session.reader.needs_early_commit(now, active):
             session.commit(now, wait=finished or self._setup.commits_wait)
             active = session.active  # it may have learned of a rebalance
         if state is SessionState.HANDED_OVER:
@@ -294,7 +292,7 @@ class KafkaSpout(MultilangComponent, streamparse.Spout):
         if self.services.commit_timer.due(now):
             session.commit(now, self._setup.commits_wait)
         if self._active:
-            self._stalls.look(session, now, self._next_at, self.whereabouts)
+            self._stalls.check(session, now, self._next_at, self.whereabouts)
         session.reader.stay_alive(now)
 
     def run_timers(self) -> None:
@@ -568,8 +566,8 @@ class KafkaSpout(MultilangComponent, streamparse.Spout):
         if self._session is None:
             return self._partitions
         now = self._now()
-        explain = self._stalls.explanation(self._session, now, self._next_at, self.whereabouts)
-        return by_partition(self._session, now, self.clock.wall(), explain)
+        reason = self._stalls.reason(self._session, now, self._next_at, self.whereabouts)
+        return by_partition(self._session, now, self.clock.wall(), reason)
 
     def report_dead_letters(self) -> Mapping[str, Any]:
         """Return the dead letters by exception, and the last ones."""

@@ -23,7 +23,7 @@ from downspout.kafka.unreadable import Limits
 from downspout.ledger.origin import Origin
 from downspout.offset_ranges import OffsetRange, OffsetRanges
 from downspout.sink.log.commit_log import read_entries
-from downspout.spout.starts import partitions_of
+from downspout.spout.starting import partitions_of
 
 JUMP_OVER = 5_000
 """Offsets between two wanted ranges that are rather read than sought over: a seek drops what was fetched."""

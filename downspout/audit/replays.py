@@ -1,6 +1,6 @@
 """Run a topology again on a few records, to learn which rows it makes of them.
 
-``downspout.testing.given_records`` runs it, with a Kafka in memory that holds the records at their own offsets; the
+``downspout.testing.harness`` runs it, with a Kafka in memory that holds the records at their own offsets; the
 command line joins the two. The topology is the user's, but for its sinks: each is replaced by a bolt that notes
 origins and writes nothing. Bolts in between run as they are, and those that lead to no such sink do not run; they
 must be deterministic per record, as exactly-once needs anyway. The inputs of the sink have the steps that its

@@ -38,7 +38,7 @@ from downspout.protocols import Failure
 from downspout.spout.assignment import REFRESH_MS, partitions_to_read
 from downspout.spout.ports import SpoutMetrics
 from downspout.spout.settings import offsets_of
-from downspout.spout.starts import another, missing_topics, no_topic
+from downspout.spout.starting import another, missing_topics, no_topic
 
 AGAIN_MS = 200
 """How long a store is left alone that could not be written."""

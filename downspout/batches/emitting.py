@@ -34,7 +34,7 @@ from downspout.kafka.retry_gate import LogThrottle
 from downspout.spout.cursor import ReadTimes
 from downspout.spout.observe import fetch_figures, log_figures
 from downspout.spout.settings import is_named, offsets_of
-from downspout.spout.starts import another
+from downspout.spout.starting import another
 
 GONE_S = 10.0
 """A topic that is not there for so long was deleted. One answer proves nothing: a broker may not know it yet."""

@@ -22,7 +22,7 @@ from downspout.errors import DataLossError, coordinates
 from downspout.kafka.port import Cluster, ConsumerPort, Record, TopicPartition
 from downspout.ledger.start import Start, start_at
 from downspout.spout.settings import offsets_of
-from downspout.spout.starts import another
+from downspout.spout.starting import another
 
 
 def ids_of(consumer: ConsumerPort, partitions: Collection[TopicPartition]) -> dict[str, str]:

@@ -42,7 +42,7 @@ from downspout.offsets.stores.database import (
 )
 from downspout.offsets.stores.sql import open_database
 from downspout.offsets.stores.sqlite import path_of
-from downspout.system.locks import FileLock
+from downspout.system.files import FileLock
 
 T = TypeVar("T")
 SETTING, PASSWORD_SETTING = "batch.store", "batch.store_password"

@@ -1,7 +1,7 @@
 """What is in an embedded broker's directory, and what its files say.
 
 ==================== ===========================================================================================
-``lock``             held by the broker itself as long as it lives (see ``downspout.system.locks``)
+``lock``             held by the broker itself as long as it lives (see ``downspout.system.files``)
 ``cluster.json``     the cluster's id and the last port: what makes it the same cluster after a restart
 ``broker.json``      the running broker: host, port, pid, birth of the process, cluster id; written when it answers
 ``server.properties````log4j2.properties``: written anew at each start
@@ -27,8 +27,8 @@ from pathlib import Path
 from typing import Any
 
 from downspout.system.files import replace_json
-from downspout.system.ports import HOST
-from downspout.system.process import Process
+from downspout.system.loopback import HOST
+from downspout.system.process import ProcessIdentity
 
 OURS = frozenset(
     {
@@ -164,9 +164,9 @@ class Broker:
         return f"{self.host}:{self.port}"
 
     @property
-    def process(self) -> Process:
+    def process(self) -> ProcessIdentity:
         """The process that it is."""
-        return Process(self.pid, self.birth)
+        return ProcessIdentity(self.pid, self.birth)
 
     @property
     def is_alive(self) -> bool:

@@ -25,8 +25,8 @@ from downspout.errors import BrokerError, ConfigError
 from downspout.kafka.client import KafkaCluster
 from downspout.kafka.describing import partition_of_group
 from downspout.system import files
-from downspout.system.locks import FileLock
-from downspout.system.ports import HOST, free_port, is_free
+from downspout.system.files import FileLock
+from downspout.system.loopback import HOST, free_port, is_free
 from downspout.system.service import LocalService
 
 REPLICAS_MAX = 3

@@ -29,9 +29,10 @@ from downspout.errors import BrokerError, DownspoutError
 from downspout.kafka import address
 from downspout.kafka.address import RefusedError
 from downspout.settings import folders
-from downspout.system import files, jars, ports, process
-from downspout.system.locks import FileLock, is_held
-from downspout.system.ports import HOST
+from downspout.system import files, jars, loopback, process
+from downspout.system.files import FileLock, is_held
+from downspout.system.java import java as find_java
+from downspout.system.loopback import HOST
 from downspout.system.service import LocalService
 from downspout.system.waiting import Report, report_to_stderr, waiting
 
@@ -144,7 +145,7 @@ class EmbeddedKafka(LocalService):
                 ended or stayed silent (the message holds the end of its log).
             MissingExtraError: no Java, or nothing to fetch the jars with.
         """
-        library, program = jars.resolve("kafka", progress)[0].parent, jars.java()
+        library, program = jars.resolve("kafka", progress)[0].parent, find_java()
         lock = self._take(broker_files.OURS)
         try:
             command = [str(program), *broker_files.JVM_FLAGS, "-cp", f"{library}/*"]
@@ -229,20 +230,20 @@ class EmbeddedKafka(LocalService):
                 return self._launch_at(port, command, cluster, lock)
             except _PortTaken:
                 self._end_process()
-                if self.port is not None and not ports.is_free(self.port):
+                if self.port is not None and not loopback.is_free(self.port):
                     raise self._port_in_use(self.port) from None
         raise self._failed(f"lost the race for a free port {ATTEMPTS_MAX} times")
 
     def _choose_ports(self, former: int | None, attempt: int) -> tuple[int, int]:
         if self.port is not None:
-            if not ports.is_free(self.port):
+            if not loopback.is_free(self.port):
                 raise self._port_in_use(self.port)
             port = self.port
-        elif former is not None and attempt == 0 and ports.is_free(former):
+        elif former is not None and attempt == 0 and loopback.is_free(former):
             port = former
         else:
-            port = ports.free_port()
-        return port, self._controller_port or ports.free_port(avoid=port)
+            port = loopback.free_port()
+        return port, self._controller_port or loopback.free_port(avoid=port)
 
     def _write_properties(self, port: int, controller_port: int) -> None:
         given = {**self._security.properties(port, controller_port), **self._properties}
@@ -263,7 +264,7 @@ class EmbeddedKafka(LocalService):
                 umask=files.UMASK,
                 pass_fds=(lock.fileno(),),
             )
-        started = process.Process.of(self._process.pid)
+        started = process.ProcessIdentity.of(self._process.pid)
         self._watchdog = process.start_watchdog(*started)
         if self.detached:
             _detached.append(self._process)
@@ -279,7 +280,7 @@ class EmbeddedKafka(LocalService):
                     raise _PortTaken
                 raise self._failed(f"ended while starting (exit code {code})")
             if self._roles == broker_files.CONTROLLER:
-                return not ports.is_free(port)  # it answers brokers alone, and no question of a client
+                return not loopback.is_free(port)  # it answers brokers alone, and no question of a client
             try:
                 answer = address.ask(HOST, port, client=self._security.client)
             except (OSError, address.NotKafkaError, RefusedError):  # a user, too, is known after a moment only

@@ -28,7 +28,7 @@ from downspout.errors import BrokerError, ConfigError
 from downspout.kafka.address import MECHANISMS
 from downspout.settings.secrets import resolve_client
 from downspout.system import files
-from downspout.system.ports import HOST
+from downspout.system.loopback import HOST
 
 PROTOCOLS = {"plaintext": "PLAINTEXT", "ssl": "SSL", "sasl_plaintext": "SASL_PLAINTEXT", "sasl_ssl": "SASL_SSL"}
 BY_OPTIONS = {(False, False): None, (True, False): "ssl", (False, True): "sasl_plaintext", (True, True): "sasl_ssl"}

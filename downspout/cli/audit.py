@@ -154,7 +154,7 @@ def _compare(
 def _replay(arguments: argparse.Namespace, file: str, topology_class: str | None, run: Run) -> Iterator[ReplayApart]:
     """Give what runs the topology again; it ends with the context."""
     from downspout.audit.replays import ReplayApart
-    from downspout.testing.given_records import run_on_records
+    from downspout.testing.harness import run_on_records
 
     overrides = _with_group(arguments.overrides, arguments.group)
     replay = ReplayApart(

@@ -15,7 +15,7 @@ import time
 from collections.abc import Iterator
 from types import FrameType
 
-from downspout.system.signals import handled_by
+from downspout.system.process import handled_by
 
 EVERY_S = 0.05
 PATIENCE_S = 5.0

@@ -35,7 +35,7 @@ from downspout.kafka.port import TopicPartition
 from downspout.settings.secrets import resolve_client
 from downspout.settings.table import SCOPES, parse_scope
 from downspout.spark.source_offsets import to_json
-from downspout.spout.emit_modes import mode_of
+from downspout.spout.tuples import mode_of
 from downspout.storm import nimbus, program, stats
 from downspout.storm.node import StormNode, default_directory
 

@@ -31,7 +31,7 @@ from downspout.settings.table import CLIENT_PREFIX, parse_scope
 from downspout.sink.columns.aggregate import Aggregation
 from downspout.sink.schema import Columns
 from downspout.spout.settings import dead_letter_topic, offsets_of, reading
-from downspout.spout.starts import missing_topics, no_topic, partitions_of, topics_of
+from downspout.spout.starting import missing_topics, no_topic, partitions_of, topics_of
 
 ROUNDING = 1e-9
 """Sums of floats depend on the order in which they were added up. Those that differ by less than this part of the

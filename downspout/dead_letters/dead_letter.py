@@ -5,8 +5,8 @@ failed (:data:`PREFIX`, in the manner of Kafka Connect), ``unknown`` where that 
 
 Dead letters are at-least-once: a crash between the write and the commit of the spout writes a record again, so readers
 count an origin once. Where a KafkaBolt commits for the spout, they are exactly-once: each is in the transaction of its
-record's offset (``downspout/spout/transactions.py``). A replay is a record of its own there, since what is committed
-tells nothing of the one it stands for.
+record's offset (``downspout/spout/spout_transactions.py``). A replay is a record of its own there, since what is
+committed tells nothing of the one it stands for.
 
 The topic keeps what it gets: it has no retention (a dead letter keeps its record's timestamp, which may be years old),
 and takes any record that another topic took, with our headers.

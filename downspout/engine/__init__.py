@@ -15,7 +15,7 @@ from downspout.exports import offered
 __getattr__, __all__ = offered(
     __name__,
     {
-        "acker": "Latencies PendingTrees Tree bucket_of bucket_quantile_ms",
+        "acker": "Latencies PendingTrees Tree bucket_of quantile_ms",
         "findings": "chunk_findings transaction_findings",
         "graph": "Component Graph Input OutputStream component_of from_class topology_id",
         "loop": "Bounds Engine LAST_TICKS_S",

@@ -26,7 +26,7 @@ from downspout.engine.runtime import TICK, UNTRACKED, BrokenBoltDetector, Runtim
 from downspout.engine.task import StreamTargets, Target, Task, describe, failure_of
 from downspout.errors import USER_ERRORS, ComponentError, DownspoutError, RecordError, UnavailableError, UserError
 from downspout.protocols import BoltEngine, BoltOffers, Failure, offered, takes_chunks
-from downspout.wire.emitting import READING
+from downspout.wire.tuple_io import READING
 
 SLICE_S = 0.05  # How long, roughly, a bolt works on its queue between two looks at the time
 LOOK_EVERY = 8  # Tuples between two looks at the clock

@@ -1,7 +1,7 @@
 """Findings about a graph: wiring, values whatever component reads them, chunks on Storm, Kafka to Kafka exactly once.
 
 A topology with ``kafka.emit=chunk`` runs on Storm in any case, with the same result; but if one reader needs records,
-all readers of that stream lose the speed of chunks (decision 0008). The rule is in :mod:`downspout.wire.streams`,
+all readers of that stream lose the speed of chunks (decision 0008). The rule is in :mod:`downspout.wire.side_streams`,
 which asks Storm's handshake; here it is applied to the graph.
 """
 
@@ -24,9 +24,10 @@ from downspout.protocols import scopes_of, takes_chunks, wrong_stateful_keys
 from downspout.settings.storm_keys import meant
 from downspout.settings.table import SETTINGS, parse_scope
 from downspout.spout.settings import dead_letter_topic, is_named
+from downspout.spout.tuples import CHUNKS
 from downspout.wire import MultilangComponent
+from downspout.wire.side_streams import KEY, TRANSACTIONS, is_blind
 from downspout.wire.specs import has_types
-from downspout.wire.streams import KEY, TRANSACTIONS, is_blind
 
 
 def findings(graph: Graph, settings: Settings) -> Iterator[Finding]:
@@ -47,18 +48,9 @@ def findings(graph: Graph, settings: Settings) -> Iterator[Finding]:
 
 
 def _unreachable(graph: Graph) -> Iterator[Finding]:
-    reached = {spout.name for spout in graph.spouts}
-    while True:
-        more = {
-            bolt.name
-            for bolt in graph.bolts
-            if bolt.name not in reached and any(given.source in reached for given in bolt.inputs)
-        }
-        if not more:
-            break
-        reached |= more
+    spouts = {spout.name for spout in graph.spouts}
     for bolt in graph.bolts:
-        if bolt.name not in reached:
+        if not graph.upstream([bolt.name]) & spouts:
             yield Finding(True, bolt.name, "no spout's tuples reach it", "an input that leads back to a spout")
     for spout in graph.spouts:
         for stream in spout.streams:
@@ -189,7 +181,7 @@ def _emits_chunks(component: Component, settings: Settings, whole: set[tuple[str
     if component.is_spout:
         # What is chosen by itself (auto) promises nothing that Storm would not keep.
         chosen = settings.components[component.name].sources["kafka.emit"].startswith("auto")
-        return reads(component, "kafka") and conf.get("kafka.emit") == "chunk" and not chosen
+        return reads(component, "kafka") and conf.get("kafka.emit") == CHUNKS.name and not chosen
     if not takes_chunks(component.cls) or not has_types(component.cls, conf):
         return False
     return any((given.source, given.stream) in whole for given in component.inputs)

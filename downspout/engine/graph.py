@@ -30,7 +30,7 @@ from downspout.component import FLUSH
 from downspout.errors import ConfigError, TopologyError
 from downspout.settings import folders
 from downspout.system.files import sync_folder
-from downspout.wire.streams import TRANSACTIONS
+from downspout.wire.side_streams import TRANSACTIONS
 
 GROUPINGS = ("shuffle", "fields", "all", "global", "none", "direct", "local_or_shuffle")
 """The groupings that run without Java, as Storm names them."""

@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
 from downspout.dead_letters.written import LAST_MAX
+from downspout.engine.acker import quantile_ms
 from downspout.engine.bolt_task import BoltTask
 from downspout.engine.graph import Graph
 from downspout.engine.runtime import Runtime
@@ -147,8 +148,8 @@ def collect(graph: Graph, tasks: Sequence[Task], world: Runtime, *, reason: str,
         failed=sum(spout.failed for spout in spouts) + not_retried,
         timeouts=sum(spout.timeouts for spout in spouts),
         in_flight=in_flight,
-        latency_p50_ms=world.latencies.quantile_ms(0.5),
-        latency_p99_ms=world.latencies.quantile_ms(0.99),
+        latency_p50_ms=quantile_ms(world.latencies.histogram, 0.5),
+        latency_p99_ms=quantile_ms(world.latencies.histogram, 0.99),
         errors=world.errors.summary(),
         last_errors=dict(world.errors.last),
         reports=reports,

@@ -146,7 +146,7 @@ class _Row:
 
 
 class Judged(Protocol):
-    """What is looked at of a task of the component."""
+    """The counters of a task that the detector reads."""
 
     acked: int
     executed: int
@@ -179,7 +179,7 @@ class BrokenBoltDetector:
         self._tasks.append(task)
 
     def raised(self, roots: Sequence[Root | None], *, in_batch: bool) -> int:
-        """Take note that a task raised; return on how many first attempts in a row, if the bolt is broken, else 0.
+        """Record a failure. Return the number of consecutive failed first attempts if the bolt is broken, otherwise 0.
 
         Args:
             roots: of each tuple at hand, the trees that it belongs to.

@@ -16,8 +16,8 @@ from downspout.protocols import emits_chunks, scopes_of
 from downspout.settings import layers
 from downspout.settings.layers import FILE_NAME, Layer, Resolved, client_value
 from downspout.settings.table import CLIENT_PREFIX, SETTINGS, check_known, parse_scope
-from downspout.spout.emit_modes import why_records
 from downspout.spout.settings import dead_letter_topic
+from downspout.spout.tuples import CHUNKS, RECORDS, why_records
 from downspout.wire.specs import Part, records_by_readers
 
 STORM_DEFAULTS: Mapping[str, Any] = {
@@ -154,9 +154,9 @@ def _share_poll_budget(graph: Graph, components: Mapping[str, Resolved]) -> dict
 
 
 def _choose_emit(graph: Graph, components: Mapping[str, Resolved]) -> dict[str, Resolved]:
-    """Say of each Kafka spout whose ``kafka.emit`` is auto what it emits; why is where other values have their source.
+    """Resolve ``kafka.emit=auto`` to ``record`` or ``chunk`` for each Kafka spout; the reason is the value's source.
 
-    No component sees ``auto``, but one that runs where nothing knows its topology.
+    Only a component that runs without a known topology sees ``auto``.
     """
     parts = {
         name: Part(name, each.cls, components[name].values, {given.source for given in each.inputs})
@@ -173,7 +173,7 @@ def _choose(parts: Mapping[str, Part], component: Component, resolved: Resolved)
     if component.is_spout and reads(component, "kafka"):
         why = _why_records(parts, component.name, resolved.values)
         source = f"auto: {why or 'all that its records reach takes chunks'}"
-    emit = "record" if why else "chunk"
+    emit = (RECORDS if why else CHUNKS).name
     return Resolved({**resolved.values, EMIT: emit}, {**resolved.sources, EMIT: source})
 
 

@@ -25,7 +25,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from downspout.errors import ConfigError, MissingExtraError
 from downspout.export.health import Health, Verdict
 from downspout.run.run_snapshots import Snapshots
-from downspout.system.hosts import is_loopback, may_ask_for
+from downspout.system.loopback import is_loopback, may_ask_for
 
 REQUEST_S = 10.0  # How long a request may take to arrive
 CONNECTIONS_MAX = 64

@@ -20,7 +20,7 @@ a window of one       that record is out alone, and written down before its emit
 So a process that is killed from outside costs some small windows, each of which is through as soon as the sinks have
 written it, and a record is out alone only after several deaths at one offset, each in a smaller window. An unclean
 start with a record out alone is a failed attempt of that record, unless it is known that no process died with it
-(``downspout.spout.crash_isolation``). An orderly end adds nothing to a row, hands a search on, and ends a row of one,
+(``downspout.spout.partition``). An orderly end adds nothing to a row, hands a search on, and ends a row of one,
 unless nothing was out. Where a partition has nothing beyond the commit, nothing of it can have killed a process.
 """
 

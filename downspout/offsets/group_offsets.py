@@ -33,7 +33,7 @@ from downspout.ledger.metadata import CommitMetadata, author_for_another_topic, 
 from downspout.ledger.ranges import Ranges
 from downspout.offset_ranges import OffsetRanges
 from downspout.spout.commit_stores import StoredCommits
-from downspout.spout.commits import commit_fitting
+from downspout.spout.committing import commit_fitting
 from downspout.spout.ports import StoreContext, open_store
 from downspout.spout.settings import MetadataLimit
 

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
-from downspout.engine.acker import joined, quantile_ms
+from downspout.engine.acker import quantile_ms
 from downspout.engine.loop import Bounds
 from downspout.engine.result import (
     Counts,
@@ -69,8 +69,7 @@ def add_up(earlier: WorkerReport, later: WorkerReport) -> WorkerReport:
         stacks={**earlier.result.stacks, **later.result.stacks},
         dead_letters=_dead_letters(both),
     )
-    latencies = joined([earlier.latencies, later.latencies])
-    return WorkerReport(result, {}, latencies, _histogram([earlier, later]))
+    return WorkerReport(result, {}, _latencies([earlier, later]))
 
 
 def merge(
@@ -86,6 +85,7 @@ def merge(
     every = [report for each in workers for report in each.reports]
     latest = [each.reports[-1] for each in workers if each.reports]
     results, now = [report.result for report in every], [report.result for report in latest]
+    latencies = _latencies(every)
     names = list(components)
     in_flight = sum(result.in_flight for result in now)
     reports = _reports(results, now)
@@ -102,8 +102,8 @@ def merge(
         timeouts=sum(result.timeouts for result in results),
         not_retried=sum(result.not_retried for result in results),
         in_flight=in_flight,
-        latency_p50_ms=quantile_ms([report.latencies for report in every], 0.5),
-        latency_p99_ms=quantile_ms([report.latencies for report in every], 0.99),
+        latency_p50_ms=quantile_ms(latencies, 0.5),
+        latency_p99_ms=quantile_ms(latencies, 0.99),
         errors=[
             f"worker {each.worker.number}: {line}" for each in workers for r in each.reports for line in r.result.errors
         ],
@@ -119,13 +119,13 @@ def merge(
         workers=[each.worker for each in workers],
     )
     queues = {name: _pair(report.queues.get(name, (0, 0)) for report in latest) for name in names}
-    return RunMetrics(name, result, queues, bounds, reason != "running", _histogram(every))
+    return RunMetrics(name, result, queues, bounds, reason != "running", latencies)
 
 
-def _histogram(reports: Sequence[WorkerReport]) -> dict[int, float]:
+def _latencies(reports: Sequence[WorkerReport]) -> dict[int, float]:
     found: dict[int, float] = {}
     for report in reports:
-        for bucket, count in report.histogram.items():
+        for bucket, count in report.latencies.items():
             found[bucket] = found.get(bucket, 0.0) + count
     return found
 

@@ -166,7 +166,7 @@ def lag_of(result: RunResult) -> float | None:
 
 
 def metrics_of(engine: Engine) -> RunMetrics:
-    """Return an engine's metrics as of now. O(tasks), and O(samples · log) for the latencies."""
+    """Return an engine's metrics as of now. O(tasks)."""
     queues = dict.fromkeys(engine.graph.components, (0, 0))
     for bolt in engine.bolts:
         queued, held = queues[bolt.name]

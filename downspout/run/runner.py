@@ -19,7 +19,7 @@ from downspout.engine.settings import configurations, resolve
 from downspout.outages import OUTAGES
 from downspout.run.watchdog import Watchdog, watched
 from downspout.sink.notes import hand_over_run
-from downspout.system.signals import handled_by
+from downspout.system.process import handled_by
 
 
 def run(

@@ -35,7 +35,6 @@ from dataclasses import asdict, dataclass, field
 from typing import IO, Any, NamedTuple, Protocol
 
 from downspout import errors
-from downspout.engine.acker import Sketch
 from downspout.engine.load import load
 from downspout.engine.loop import Bounds, Engine
 from downspout.engine.result import RunResult
@@ -171,10 +170,7 @@ class Reporter:
     @staticmethod
     def _report(engine: Engine, result: RunResult | None = None, is_last: bool = False) -> WorkerReport:
         metrics = metrics_of(engine)
-        sketch = engine.world.latencies.sketch()
-        return WorkerReport(
-            result or metrics.result, metrics.queues, sketch, metrics.latencies, engine.stopping, is_last
-        )
+        return WorkerReport(result or metrics.result, metrics.queues, metrics.latencies, engine.stopping, is_last)
 
 
 def serve(descriptor: int, exit_code: Callable[[RunResult], int]) -> int:
@@ -238,8 +234,7 @@ class WorkerReport:
     result: RunResult  # what would be its outcome if it ended now
     # by component, tuples that wait, and tuples held
     queues: Mapping[str, tuple[int, int]] = field(default_factory=dict)
-    latencies: Sketch = field(default_factory=lambda: Sketch(0, []))  # in few metrics
-    histogram: Mapping[int, float] = field(default_factory=dict)  # the same by bucket
+    latencies: Mapping[int, float] = field(default_factory=dict)  # trees by bucket
     stopping: bool = False  # whether it is on its way out
     is_last: bool = False  # whether it has ended in order with this
 
@@ -249,8 +244,7 @@ class WorkerReport:
         return cls(
             result=RunResult.from_dict(stored["result"]),
             queues={name: (queued, held) for name, (queued, held) in stored["queues"].items()},
-            latencies=Sketch(**stored["latencies"]),
-            histogram={int(bucket): count for bucket, count in stored["histogram"].items()},
+            latencies={int(bucket): count for bucket, count in stored["latencies"].items()},
             stopping=stored["stopping"],
             is_last=stored["is_last"],
         )

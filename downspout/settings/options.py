@@ -36,7 +36,7 @@ class KafkaOptions(TypedDict, total=False):
     translator: str | Sequence[str] | None
     """Functions that make tuples of a record, instead of ``kafka.fields`` and the formats."""
     listener: str | None
-    """Import path of a ``downspout.spout.ports.SpoutListener``, which the spout notifies."""
+    """Import path of a ``downspout.spout.SpoutListener``, which the spout notifies."""
     start: Literal["EARLIEST", "LATEST", "UNCOMMITTED_EARLIEST", "UNCOMMITTED_LATEST", "TIMESTAMP", "UNCOMMITTED_TIMESTAMP", "OFFSETS", "UNCOMMITTED_OFFSETS"]
     """Where reading starts: Storm's first-poll strategies, and named offsets."""
     start_timestamp_ms: int | None

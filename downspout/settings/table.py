@@ -132,7 +132,7 @@ TABLE: tuple[Setting, ...] = (
     Setting("kafka.key_format", str, "utf8", "How keys are decoded.", choices=("utf8", "bytes", "json")),
     Setting("kafka.value_format", str, "utf8", "How values are decoded.", choices=("utf8", "bytes", "json")),
     Setting("kafka.translator", list, None, "Functions that make tuples of a record, instead of `kafka.fields` and the formats.", note="Each is `[topic=]module.function[(field field)][@stream]`, or [a scheme](from-storm-kafka.md#schemes): `raw`, `string`, `string_with_topic`, `string_key_value`, `string_with_metadata`."),
-    Setting("kafka.listener", str, None, "Import path of a `downspout.spout.ports.SpoutListener`, which the spout notifies."),
+    Setting("kafka.listener", str, None, "Import path of a `downspout.spout.SpoutListener`, which the spout notifies."),
     Setting("kafka.start", str, "UNCOMMITTED_EARLIEST", "Where reading starts: Storm's first-poll strategies, and named offsets.", choices=START_STRATEGIES),
     Setting("kafka.start_timestamp_ms", int, None, "Milliseconds since the epoch, for the `TIMESTAMP` strategies.", minimum=0, maximum=253_402_300_799_999),
     Setting("kafka.start_offsets", list, None, "Offsets for the `OFFSETS` strategies, as `topic[partition]=offset`.", note="Other partitions start at their beginning."),

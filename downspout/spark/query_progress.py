@@ -36,7 +36,7 @@ from downspout.kafka.port import ConsumerPort, OffsetAndMetadata, TopicPartition
 from downspout.spark.checkpoint import batch_numbers
 from downspout.spark.kafka_options import client_properties
 from downspout.spark.source_offsets import Offsets, from_json
-from downspout.system.signals import handled_by
+from downspout.system.process import handled_by
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -27,12 +27,11 @@ from downspout.ledger.breaker import Breaker
 from downspout.ledger.epochs import AssignmentEpochs, Fact
 from downspout.ledger.offsets import PartitionLedger
 from downspout.spout.commit_stores import claim
-from downspout.spout.crash_isolation import CrashIsolation
 from downspout.spout.cursor import PartitionCursor, RetryCache
-from downspout.spout.partition import CommitState, Partition
+from downspout.spout.partition import CommitState, CrashIsolation, Partition
 from downspout.spout.ports import SpoutMetrics
 from downspout.spout.settings import Setup, named_alone, policy_of
-from downspout.spout.starts import (
+from downspout.spout.starting import (
     NEVER_OURS,
     Ages,
     Beginning,
@@ -47,7 +46,7 @@ from downspout.spout.starts import (
 )
 
 
-class RebalanceListener:
+class RebalanceRecorder:
     """Writes rebalance callbacks down. Called on the client's thread while the spout's own thread waits in ``poll``."""
 
     def __init__(self, consumer: ConsumerPort) -> None:
@@ -78,7 +77,7 @@ Committed = Mapping[TopicPartition, OffsetAndMetadata | None]
 
 
 class PartitionAssignment:
-    """The partitions of one consumer."""
+    """The partitions of one consumer: new, started, set aside during a rebalance, or gone."""
 
     def __init__(
         self,
@@ -90,12 +89,12 @@ class PartitionAssignment:
         bounds: EndOffsets | None = None,
         ages: Ages | None = None,  # of the group's commits; given where no coordinator gives out the partitions
     ) -> None:
-        self.listener = RebalanceListener(consumer)
+        self.listener = RebalanceRecorder(consumer)
         self.parts: dict[TopicPartition, Partition] = {}
         """What is ours, started and verified: only these are read and committed."""
         self.by_key: dict[str, Partition] = {}  # Where acks and fails go: those of :attr:`parts`, and those set aside
         self.on_compacted: Callable[[TopicPartition, int], None] = lambda tp, offset: None
-        """Told of failed records that were gone before their retry."""
+        """Called with each failed record that was compacted away before its retry."""
         self.in_transactions = False  # Whether what is done can be undone, with its transaction
         self._consumer = consumer
         self._settings = settings = setup.settings
@@ -225,7 +224,7 @@ class PartitionAssignment:
         self._notes.refuse_live(new, topic_ids, ages, self._settings["commit_period_ms"] / 1000)
 
     def suspect_topics(self) -> None:
-        """Let the next :meth:`check_topics` look: a poll failed, and that is how a deleted topic may show."""
+        """Make the next :meth:`check_topics` ask: a failed poll may mean that a topic was deleted."""
         self.topics_due = 0
 
     def check_topics(self, now: int) -> None:
@@ -257,7 +256,7 @@ class PartitionAssignment:
         self._warn_of_deleted(gone, now)
 
     def _warn_of_deleted(self, gone: Collection[str], now: int) -> None:
-        """Say once that a topic was deleted, and once that it is there again; one look alone proves nothing."""
+        """Warn once that a topic was deleted, and once that it is back; a single answer proves nothing."""
         for topic in sorted(self._warned_of.difference(gone)):
             self._log.warning("%s is there again", topic)
         self._warned_of.intersection_update(gone)
@@ -308,7 +307,7 @@ class PartitionAssignment:
         self._unverified.discard(tp)
 
     def _begin_again(self, tp: TopicPartition) -> None:
-        """What we know of a partition that is ours holds no more: start it anew, in a new epoch."""
+        """Start a partition anew, in a new epoch: what was known of it no longer holds."""
         for holder in (self.parts, self._aside):
             if (part := holder.get(tp)) is not None:
                 part.cursor.skip_all()  # what still refers to it finds nothing to emit

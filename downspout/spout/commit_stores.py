@@ -46,7 +46,7 @@ from downspout.spout.ports import (
     StoredOffset,
 )
 from downspout.spout.settings import Setup
-from downspout.spout.starts import name_of
+from downspout.spout.starting import name_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -60,7 +60,7 @@ class ReadTimes:
 
 @dataclass(slots=True, eq=False)
 class PartitionCursor:
-    """The reading of one partition."""
+    """Where one partition is read, and the polled records that wait to be emitted."""
 
     tp: TopicPartition
     reading: int  # the next offset to read, as far as this spout has asked for
@@ -176,7 +176,7 @@ class RetryCache:
         # again, and only records that may fail for good are held
         self._bytes_max = bytes_max
         self._earlier: Sequence[Record] = ()
-        """The records that waited before those that wait now: their answers come about now."""
+        """The records of the previous poll, whose answers are arriving."""
         self._records: dict[int, Record] = {}
         self._record_bytes = 0
         self._slices: SortedDict = SortedDict()  # lowest offset → columns
@@ -187,14 +187,14 @@ class RetryCache:
         return len(self._records) + len(self._slices)
 
     def pass_on(self, waiting: Sequence[Record]) -> None:
-        """Other records take the place of those that waited, of which some may fail yet."""
+        """Keep the previous poll's records: their acks and fails are still arriving."""
         if self._bytes_max:
             self._earlier = waiting
 
     # --- what comes in ---
 
     def hold(self, record: Record) -> bool:
-        """Hold a record that may fail for good, if there is room; return whether it is held."""
+        """Hold a record that may be dead-lettered, if there is room; return whether it is held."""
         if record.offset in self._records:
             return True
         size = size_of(record)
@@ -256,7 +256,7 @@ class RetryCache:
         return rows[at:] if at < len(rows) else None
 
     def seen(self, offset: int, waiting: Sequence[Record]) -> Record | None:
-        """Return any record that is in memory, held for a retry or not. O(log n).
+        """Return a record if it is in memory, held for a retry or not. O(log n).
 
         Args:
             waiting: the records that were polled last.
@@ -276,7 +276,7 @@ class RetryCache:
     # --- what is done ---
 
     def release(self, offset: int, ledger: PartitionLedger) -> None:
-        """What is at an offset is done: drop the record, and the slice that it is in if all of that is. O(log s)."""
+        """Drop the record at an offset that is done, and its slice once all of that is done. O(log s)."""
         if (record := self._records.pop(offset, None)) is not None:
             self._record_bytes -= size_of(record)
         if self._slices:

@@ -12,7 +12,7 @@ fail; from then on nothing is written.
 lies too far behind, for records that are worth nothing once they are old. A record that fails too far behind the
 newest one emitted is not tried again; what is out, or waits for its retry, too far behind the newest one that is done
 is no longer waited for; and more failed attempts than that before the first ack end the run. All dropped records are
-counted as ``left_behind``. (``downspout.spout.starts`` does the same for a commit that lies too far behind.)
+counted as ``left_behind``. (``downspout.spout.starting`` does the same for a commit that lies too far behind.)
 
 :class:`FailStreak` warns of a broken bolt long before the circuit breaker can know. The breaker counts records that
 failed for good. If everything fails, that takes all their retries: minutes, in which the spout reads on up to
@@ -56,7 +56,7 @@ NO_ROOM_MS = 1_000  # When there is no room to hold a record, it is read again a
 
 
 class DeadLettering:
-    """Holds, writes and resolves."""
+    """Holds exhausted records, writes their dead letters, and resolves the records once these are durable."""
 
     def __init__(
         self,
@@ -109,11 +109,11 @@ class DeadLettering:
         return {} if self._dead_letters is None else self._dead_letters.written.report()
 
     def trip(self, error: RecordError) -> None:
-        """End the run, as it is no record's fault that it fails."""
+        """End the run: the failures are not the fault of single records."""
         self._tripped = self._tripped or error
 
     def exhaust(self, part: Partition, offset: int) -> None:
-        """Try this record no more; it is waiting for a retry at the moment."""
+        """Stop trying a record that waits for its retry; it is dead-lettered."""
         if offset not in part.exhausted:
             self._look_at_breaker(part, offset)
         part.exhausted.add(offset)
@@ -138,8 +138,8 @@ class DeadLettering:
                 )
             )
 
-    def bring(self, part: Partition, record: Record, now: int) -> None:
-        """Take an exhausted record that was read again."""
+    def enqueue_reread(self, part: Partition, record: Record, now: int) -> None:
+        """Queue an exhausted record that was read again."""
         offset = record.offset
         if part.retry_cache.get(offset) is not None:
             return
@@ -194,7 +194,7 @@ class DeadLettering:
                 self._collect(now, owned, FINISH_S)
 
     def _take(self, most: int, owned: PartitionAssignment) -> tuple[list[tuple[Partition, Record]], int]:
-        """Take from the queue what is written together; return also how many entries were looked at."""
+        """Return the next batch from the queue, and how many entries were taken."""
         self._queued_at = None
         batch: list[tuple[Partition, Record]] = []
         mine = owned.parts.values()
@@ -246,7 +246,7 @@ class DeadLettering:
             self._fail(error, now())  # later than when it began: a back-off that was spent in it is none
 
     def _collect(self, now: Callable[[], int], owned: PartitionAssignment, wait_s: float = 0.0) -> None:
-        """If all dead letters that were sent are durable, resolve their records; too late is as good as lost."""
+        """Resolve the records whose dead letters are durable; treat a late answer as lost."""
         dead_letters = self._dead_letters
         if self._sent and dead_letters is not None:
             try:
@@ -281,7 +281,7 @@ class DeadLettering:
             self._on_written(part.tp, record)
 
     def _fail(self, error: Exception, now: int) -> None:
-        """Back off. Only a batch of one says which dead letter is to blame: the next are that small, until it works."""
+        """Back off. Send single letters until one works: only a batch of one shows which letter is to blame."""
         batch, self._sent = self._sent, []
         self._failed_writes += 1
         self.not_before = now + self._backoff.delay(self._failed_writes)
@@ -331,7 +331,7 @@ def describe_failure(failure: Failure | None) -> str:
 
 
 class MaxLag:
-    """Leaves out what lies more than ``most`` offsets behind."""
+    """Drops records that lie more than ``most`` offsets behind."""
 
     def __init__(
         self, most: int, metrics: SpoutMetrics, hooks: Hooks, dead_lettering: DeadLettering, log: logging.Logger
@@ -344,7 +344,7 @@ class MaxLag:
         self._throttle = LogThrottle()
 
     def leaves_failed(self, part: Partition, offset: int, timed_out: bool, now: int) -> bool:
-        """Take a fail of what is out; return whether it is left out, since it lies too far behind."""
+        """Take a fail; return whether the record lies too far behind and is dropped."""
         ledger = part.ledger
         end = ledger.out_until(offset) or offset + 1
         if end - 1 < ledger.next - self._most:
@@ -362,7 +362,7 @@ class MaxLag:
         return False
 
     def prune(self, parts: Iterable[Partition], now: int) -> None:
-        """Wait no longer for what is out, or waits, too far behind the newest that is done."""
+        """Stop waiting for records too far behind the newest one that is done."""
         for part in parts:
             for start, end, records in part.ledger.leave_below(part.ledger.newest_done - self._most):
                 self._leave(part, start, end, records, now)
@@ -397,7 +397,7 @@ class FailStreak:
         self._throttle = LogThrottle()
 
     def note(self, part: Partition, offset: int, failure: Failure, parts: Collection[Partition], now: int) -> None:
-        """Take note of a first attempt that failed, and not by a timeout; warn where nothing else has come."""
+        """Count a failed first attempt, not a timeout; warn if there were no acks in between."""
         if self._metrics.acked != self._acked:
             self._acked, self._fails = self._metrics.acked, 0
         self._fails += 1

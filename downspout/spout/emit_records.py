@@ -16,10 +16,9 @@ from downspout.component import Failure
 from downspout.errors import USER_ERRORS, UserError
 from downspout.kafka.retry_gate import describe
 from downspout.ledger.retry_schedule import RetryState
-from downspout.spout.crash_isolation import CrashIsolation
 from downspout.spout.cursor import offset_at
 from downspout.spout.dead_lettering import FailStreak, MaxLag
-from downspout.spout.partition import LastFailure, Partition
+from downspout.spout.partition import CrashIsolation, LastFailure, Partition
 from downspout.spout.ports import Hooks
 from downspout.spout.services import SpoutServices
 
@@ -172,7 +171,7 @@ class RecordEmitter:
                 if cursor.waiting is not waiting or cursor.at != at:
                     break  # the commit has learned of a rebalance, or that the topic is another one
             else:
-                isolation.waits_no_more()
+                isolation.stop_waiting()
             sent = self._emit_some(part, 1, emit, now)
         return sent
 
@@ -260,12 +259,12 @@ class RecordEmitter:
         return self._retry_or_exhaust(part, offset, failure, now)
 
     def leave_behind(self, parts: Iterable[Partition], now: int) -> None:
-        """Wait no longer for what lies too far behind (``kafka.behind_max``)."""
+        """Stop waiting for records that lie too far behind (``kafka.behind_max``)."""
         if self._behind is not None:
             self._behind.prune(parts, now)
 
     def tried_before(self, tup_id: str) -> bool:
-        """Return whether the commit that was found says that records beyond this one were done."""
+        """Return whether the previous owner had finished later records but not this one."""
         part, offset = self._find(tup_id)
         return part is not None and offset < part.ledger.known_end
 
@@ -303,7 +302,7 @@ class RecordEmitter:
         return part.ledger.fail(offset, now)
 
     def _set_back(self, part: Partition, offset: int, failure: Failure) -> None:
-        """Note when and why a record failed, for its dead letter."""
+        """Record when and why a record failed, for its dead letter."""
         now_ms = self._wall_ms()
         last = part.last_failures.setdefault(offset, LastFailure(now_ms, now_ms))
         last.last_ms = now_ms
@@ -315,10 +314,10 @@ class RecordEmitter:
     # --- inside ---
 
     def _try_again(self, part: Partition, record: Any, now: int) -> bool:
-        """A record comes a second time; return whether it is a retry to emit."""
+        """Return whether a record that was read again is a retry to emit now."""
         offset = record.offset
         if offset in part.exhausted:
-            self._dead_lettering.bring(part, record, now)
+            self._dead_lettering.enqueue_reread(part, record, now)
             return False
         retry = part.ledger.retry_state(offset)
         if retry is None or retry.emitted_at is not None or retry.ready_at > now:
@@ -343,7 +342,7 @@ class RecordEmitter:
         self._dead_lettering.exhaust(part, record.offset)
 
     def _unreadable(self, part: Partition, record: Any, error: UserError, now: int) -> None:
-        """The key or value is not in its format: trying again cannot help, so it is given up at once."""
+        """Give a record up at once whose key or value is not in its format: another try cannot help."""
         failure = Failure("exception", component=self._component, error=describe(error))
         part.ledger.fail(record.offset, now)
         if (note := part.broken.get(record.offset)) is not None and note.count > 1:

@@ -24,7 +24,6 @@ from downspout.kafka.port import TOPIC_LEGAL, TopicPartition
 from downspout.settings.folders import of_project, of_project_url
 from downspout.settings.secrets import REFERENCE, is_secret, with_secrets
 from downspout.settings.table import SETTINGS, parse_scope
-from downspout.spout.emit_modes import mode_of
 from downspout.spout.ports import KAFKA, check_location, listener_class
 from downspout.spout.settings import (
     GUARANTEES,
@@ -39,8 +38,8 @@ from downspout.spout.settings import (
     reading,
     retries_of,
 )
-from downspout.spout.tuples import check_translators, translator_of
-from downspout.wire.streams import TRANSACTIONS
+from downspout.spout.tuples import check_translators, mode_of, translator_of
+from downspout.wire.side_streams import TRANSACTIONS
 
 DECIDED = {
     "enable_auto_commit": "kafka.guarantee",

@@ -1,4 +1,4 @@
-"""What a spout reports: metrics, partitions that are stuck and why, spans of OpenTelemetry.
+"""What a spout reports: metrics, and partitions that are stuck, with the reason.
 
 **Metrics** are explained in ``downspout.metrics``.
 
@@ -6,28 +6,22 @@
 as the spout knows. The time limit is twice the session timeout: within that, whatever was lost with a process or a
 broker should be on its way again. It is two thirds of the message timeout if that is longer: a sink may hold records
 for a third of it. No member can see a partition that none of them was given; a task that was given none says so.
-
-**Spans** (``kafka.trace_every``): one for each try of a sampled record, or of a chunk, from its emit to its ack or
-fail. Offsets decide which records are sampled, so finding them costs next to nothing, and a retry of a sampled record
-has a span too. A span names the record by the messaging conventions, and is linked to the span that sent the record
-if that has a header ``traceparent`` (W3C Trace Context); the span of a chunk to those of its first LINKS_MAX records
-that have one. OpenTelemetry's own variables, or the tracer provider that the program has set, say where spans go.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 from downspout.formatting import counted
 from downspout.kafka.port import Fetches, TopicPartition
 from downspout.kafka.retry_gate import RetryGate
 from downspout.ledger.progress import Progress, StallReport
 from downspout.outages import CURES, OUTAGES, SILENT, Outage
+from downspout.spout.group_session import GroupSession, SessionState
 from downspout.spout.partition import LastFailure, Partition
 from downspout.spout.ports import SpoutMetrics
-from downspout.spout.session import GroupSession, SessionState
 from downspout.spout.settings import Setup
 
 
@@ -72,15 +66,8 @@ ADDED = ("log_records", "done", "uncommitted", "in_flight", "failed", "fetches",
 """What may be added up over partitions."""
 
 
-class Explains(Protocol):
-    """Knows what helps a record that blocks; :class:`~downspout.spout.observe.Why` does."""
-
-    def cure(self, part: Partition, offset: int) -> str:
-        """Return what may help."""
-
-
 def by_partition(
-    session: GroupSession | None, now: int, wall_s: float, explains: Explains | None = None
+    session: GroupSession | None, now: int, wall_s: float, reason: StallReason | None = None
 ) -> dict[str, dict[str, Any]]:
     """Return where the group stands in each partition that is owned; ``downspout.metrics`` explains the names.
 
@@ -90,7 +77,7 @@ def by_partition(
         return {}
     ends, fetches = _ends(session), session.consumer.fetches.by_partition
     return {
-        part.place(): _log_figures(part, end, fetches.get(part.tp), now / 1000, wall_s) | _figures(part, now, explains)
+        part.place(): _log_figures(part, end, fetches.get(part.tp), now / 1000, wall_s) | _figures(part, now, reason)
         for part, end in ends.items()
     }
 
@@ -167,7 +154,7 @@ def totals_by_topic(partitions: Mapping[str, Mapping[str, Any]]) -> dict[str, di
     return {topic: total_of(rows) for topic, rows in by_topic.items()}
 
 
-def _figures(part: Partition, now: int, explains: Explains | None) -> dict[str, Any]:
+def _figures(part: Partition, now: int, reason: StallReason | None) -> dict[str, Any]:
     ledger = part.ledger
     point = ledger.commit_point()
     done = ledger.done_beyond_commit
@@ -184,7 +171,7 @@ def _figures(part: Partition, now: int, explains: Explains | None) -> dict[str, 
         "blocks": point if is_held else None,
         "why": _why(part, point, now) if is_held else "",
         "error": (failure.error or failure.kind) if failure is not None else "",
-        "cure": explains.cure(part, point) if is_held and explains is not None else "",
+        "cure": reason.of(part, point)[1] if is_held and reason is not None else "",
     }
 
 
@@ -261,7 +248,7 @@ class Stalls:
             "still_s": max((progress.still_ms(now) for progress in watched), default=0) / 1000,
         }
 
-    def look(self, session: GroupSession, now: int, called_at: int, whereabouts: Whereabouts) -> None:
+    def check(self, session: GroupSession, now: int, called_at: int, whereabouts: Whereabouts) -> None:
         """Look at all partitions, where it is time to, and warn.
 
         Args:
@@ -272,7 +259,7 @@ class Stalls:
         self._due = now + LOOK_MS
         parts = session.assignment.parts
         assigned = session.consumer.assignment()
-        self._look_at_share(session, bool(assigned | parts.keys()), now)
+        self._check_share(session, bool(assigned | parts.keys()), now)
         self._watched = {
             tp: self._watched.get(tp) or Progress(self._limit_ms, now) for tp in sorted(assigned | parts.keys())
         }
@@ -282,13 +269,13 @@ class Stalls:
             waits = part is None or self._waits(part, point or 0, session)
             report = progress.look(point, waits, now, None if part is None else _first_emit(part, point or 0))
             if report is not None:
-                self._warn(tp, part, report, Why(self._setup, self._error(), session, now, called_at, whereabouts))
+                self._warn(tp, part, report, self.reason(session, now, called_at, whereabouts))
 
-    def explanation(self, session: GroupSession, now: int, called_at: int, whereabouts: Whereabouts) -> Why:
-        """Return what says of any record why it waits, as of now; arguments as for :meth:`look`."""
-        return Why(self._setup, self._error(), session, now, called_at, whereabouts)
+    def reason(self, session: GroupSession, now: int, called_at: int, whereabouts: Whereabouts) -> StallReason:
+        """Return what says of any record why it waits, as of now; arguments as for :meth:`check`."""
+        return StallReason(self._setup, self._error(), session, now, called_at, whereabouts)
 
-    def _look_at_share(self, session: GroupSession, has_any: bool, now: int) -> None:
+    def _check_share(self, session: GroupSession, has_any: bool, now: int) -> None:
         """Warn once of a task that has had no partition for as long as a member that died could have kept one."""
         if has_any or session.state is not SessionState.RUNNING:
             self._empty_since, self._said_empty = None, self._said_empty and not has_any
@@ -320,14 +307,14 @@ class Stalls:
             end = min(end, part.cursor.stop)
         return end is not None and end > point
 
-    def _warn(self, tp: TopicPartition, part: Partition | None, report: StallReport, why: Why) -> None:
+    def _warn(self, tp: TopicPartition, part: Partition | None, report: StallReport, why: StallReason) -> None:
         at = "" if report.offset is None else f"@{report.offset}"
         place, seconds = f"{tp.topic}[{tp.partition}]{at}", report.lasted_ms / 1000
         if not report.stuck:
             self._log.warning("%s: moves again, after %.0f s", place, seconds)
             return
-        reason, cure = why.of(part, report.offset or 0)
-        self._log.warning("%s: makes no progress for %.0f s: %s. Try: %s", place, seconds, reason, cure)
+        what, cure = why.of(part, report.offset or 0)
+        self._log.warning("%s: makes no progress for %.0f s: %s. Try: %s", place, seconds, what, cure)
 
 
 def _is_outage(last: LastFailure) -> bool:
@@ -338,8 +325,8 @@ def _first_emit(part: Partition, offset: int) -> int | None:
     return part.ledger.emitted_at(offset) if part.ledger.retry_state(offset) is None else None
 
 
-class Why:
-    """What a record, or a partition, waits for. The arguments are those of :class:`Stalls` and :meth:`Stalls.look`."""
+class StallReason:
+    """What a record, or a partition, waits for. The arguments are those of :class:`Stalls` and :meth:`Stalls.check`."""
 
     def __init__(
         self, setup: Setup, error: str, session: GroupSession, now: int, called_at: int, whereabouts: Whereabouts
@@ -350,10 +337,6 @@ class Why:
         self._now = now
         self._called_at = called_at
         self._whereabouts = whereabouts
-
-    def cure(self, part: Partition, offset: int) -> str:
-        """Return what may help."""
-        return self.of(part, offset)[1]
 
     def of(self, part: Partition | None, offset: int) -> tuple[str, str]:
         """Return the reason and what may help."""

@@ -10,8 +10,8 @@ from downspout.kafka.retry_gate import RetryGate
 from downspout.spout.dead_lettering import DeadLettering
 from downspout.spout.ports import Hooks, SpoutMetrics
 from downspout.spout.settings import Setup
-from downspout.spout.transactions import SpoutTransactions
-from downspout.wire.streams import FLUSH, FLUSH_S
+from downspout.spout.spout_transactions import SpoutTransactions
+from downspout.wire.side_streams import FLUSH, FLUSH_S
 
 FIRST_COMMIT_DELAY_MS = 500  # The reference's first commit comes this much later than one period
 TURN_MS_MAX = 900

@@ -34,7 +34,7 @@ from downspout.ledger.metadata import BYTES_MAX
 from downspout.ledger.retry_schedule import FOR_EVER, Backoff, RetryPolicy
 from downspout.settings.import_path import load
 from downspout.spout.partition import RENEW_MS, Makers
-from downspout.wire.streams import FLUSH, TRANSACTIONS
+from downspout.wire.side_streams import FLUSH, TRANSACTIONS
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +74,7 @@ UI_KEYS = ("config.topics", "config.groupid", "config.bootstrap.servers")
 class EmitMode:
     """One value of ``kafka.emit``: what a tuple of a KafkaSpout holds, and all that follows from it.
 
-    A mode is chosen once (:func:`downspout.spout.emit_modes.choose_mode`); nothing else compares the setting's values.
+    A mode is chosen once (:func:`downspout.spout.tuples.choose_mode`); nothing else compares the setting's values.
     """
 
     name: ClassVar[str]

@@ -16,19 +16,19 @@ import signal
 import subprocess
 
 from downspout.clock import SYSTEM_CLOCK, Clock
-from downspout.system.process import Process, birth
+from downspout.system.process import ProcessIdentity, birth
 
 POLL_S = 0.05
 
 
-def members(leader: int) -> list[Process]:
+def members(leader: int) -> list[ProcessIdentity]:
     """Return the living processes of the group that this process leads or led."""
-    return [found for pid in _listed("pgid", leader) if (found := Process.of(pid)).birth]
+    return [found for pid in _listed("pgid", leader) if (found := ProcessIdentity.of(pid)).birth]
 
 
-def survivors(leader: Process) -> list[Process]:
+def survivors(leader: ProcessIdentity) -> list[ProcessIdentity]:
     """Return the living processes of a group; none where the group is an unrelated one, or our own."""
-    here = Process.of(os.getpid())
+    here = ProcessIdentity.of(os.getpid())
     if leader.pid == os.getpgrp() or _boot(leader.birth) != _boot(here.birth):
         return []
     return members(leader.pid) if birth(leader.pid) in (leader.birth, None) else []
@@ -41,7 +41,7 @@ def _listed(column: str, value: int) -> list[int]:
     return [int(pid) for pid, found in rows if found == str(value)]
 
 
-def end(leader: Process, seconds: float, clock: Clock = SYSTEM_CLOCK) -> bool:
+def end(leader: ProcessIdentity, seconds: float, clock: Clock = SYSTEM_CLOCK) -> bool:
     """End a group: by SIGTERM, and what is left after ``seconds`` by SIGKILL. Return whether there was any."""
     if not (left := survivors(leader)):
         return False

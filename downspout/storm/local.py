@@ -32,8 +32,16 @@ from downspout.storm.node import default_directory
 from downspout.storm.node_files import OURS
 from downspout.storm.node_logs import FRAMES, ended_component, python_part
 from downspout.system import files, jars
-from downspout.system.process import Process, await_end, let_go, run_at_our_end, start_gated, stop_watchdog
-from downspout.system.signals import handled_by
+from downspout.system.java import java as find_java
+from downspout.system.process import (
+    ProcessIdentity,
+    await_end,
+    handled_by,
+    let_go,
+    run_at_our_end,
+    start_gated,
+    stop_watchdog,
+)
 
 SLEEP_S_MAX = (2**63 - 1) // 1000  # Storm counts in milliseconds, in a Java long
 
@@ -118,7 +126,7 @@ def run(jar: Path, main: str, arguments: Sequence[str], seconds: int) -> int:
 def command(jar: Path, main: str, arguments: Sequence[str], seconds: int, logs: Path, scratch: str) -> list[str]:
     """Return the command that starts the JVM."""
     library = jars.resolve("storm")[0].parent
-    found = [str(jars.java()), "-Xmx768m", "-XX:+UseSerialGC", "-XX:-UsePerfData", f"-Dstorm.jar={jar.absolute()}"]
+    found = [str(find_java()), "-Xmx768m", "-XX:+UseSerialGC", "-XX:-UsePerfData", f"-Dstorm.jar={jar.absolute()}"]
     found += [f"-Dstorm.local.sleeptime={seconds}", f"-Dstorm.conf.file={logs / 'local.yaml'}"]
     found += [f"-Dstorm.log.dir={logs}", f"-Dlog4j.configurationFile={logs / 'local.xml'}"]
     # Storm takes ``resources/`` from the first jar on the classpath that has it, and Flux's jars have one. A
@@ -156,7 +164,7 @@ def with_timeouts(arguments: Sequence[str]) -> None:
 
 
 def _attend(process: subprocess.Popen[bytes], logs: Path, scratch: str) -> int:
-    jvm = Process.of(process.pid)
+    jvm = ProcessIdentity.of(process.pid)
     watchdog = run_at_our_end("-P", "-c", WATCH, str(jvm.pid), jvm.birth, scratch)
     let_go(process)
     output, heard = _Output(), _listen(process)
@@ -240,5 +248,5 @@ def _failure(output: _Output, logs: Path, code: int) -> ComponentError | StormEr
 def watch(pid: int, born: str, scratch: str) -> None:
     """End the JVM's group once the process that has started it has ended, and remove its files."""
     await_end()
-    groups.end(Process(pid, born), END_S_MAX)
+    groups.end(ProcessIdentity(pid, born), END_S_MAX)
     shutil.rmtree(scratch, ignore_errors=True)

@@ -32,10 +32,11 @@ from downspout.settings import folders
 from downspout.storm import groups, nimbus, node_files
 from downspout.storm.node_files import JVM_FLAGS, Daemons, Ports, python_path
 from downspout.system import files, jars
+from downspout.system.files import is_held
 from downspout.system.java import home_of
-from downspout.system.locks import is_held
-from downspout.system.ports import HOST, is_free
-from downspout.system.process import Process, await_end, run_at_our_end
+from downspout.system.java import java as find_java
+from downspout.system.loopback import HOST, is_free
+from downspout.system.process import ProcessIdentity, await_end, run_at_our_end
 from downspout.system.service import POLL_S, LocalService
 from downspout.system.waiting import Report, report_to_stderr, waiting
 
@@ -310,7 +311,7 @@ class StormNode(LocalService):
                 stayed silent (the message holds the end of its log).
             MissingExtraError: no Java, nothing to fetch the jars with, or no ``streamparse_run`` for the workers.
         """
-        library, java = jars.resolve("storm", progress)[0].parent, jars.java()
+        library, java = jars.resolve("storm", progress)[0].parent, find_java()
         environment = daemon_environment(self.project, java)
         with self._locked(), waiting(lambda: f"waiting for {self._awaited}", progress):
             if self._is_whole():
@@ -361,7 +362,7 @@ class StormNode(LocalService):
         child = start_daemon(name, self.directory, java, library, environment)
         self._children[name] = child
         known = node_files.read_daemons(self.directory)
-        started = {**(known.processes if known else {}), name: Process.of(child.pid)}
+        started = {**(known.processes if known else {}), name: ProcessIdentity.of(child.pid)}
         node_files.write(self.directory, Daemons(jars.STORM_VERSION, started))
 
     def _await(self, name: str, answers: Callable[[], bool]) -> None:

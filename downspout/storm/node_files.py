@@ -38,8 +38,8 @@ from typing import Any
 from downspout.storm import groups
 from downspout.system import files
 from downspout.system.files import replace_json
-from downspout.system.ports import HOST, free_port, is_free
-from downspout.system.process import Process
+from downspout.system.loopback import HOST, free_port, is_free
+from downspout.system.process import ProcessIdentity
 from downspout.wire.values import KRYO
 
 OURS = frozenset({"lock", "node.json", "daemons.json", "config.json", "counters.json", "home", "data", "logs", "bin"})
@@ -134,7 +134,7 @@ class Daemons:
     """The daemons that were started, in that order."""
 
     version: str
-    processes: dict[str, Process] = field(default_factory=dict)
+    processes: dict[str, ProcessIdentity] = field(default_factory=dict)
 
     @property
     def alive(self) -> list[str]:
@@ -160,7 +160,7 @@ def read_daemons(directory: Path) -> Daemons | None:
     """Return what ``daemons.json`` says, whether those processes still run or not; None where there is none."""
     try:
         values = json.loads((directory / "daemons.json").read_text(encoding="utf-8"))
-        processes = {name: Process(**each) for name, each in values["processes"].items()}
+        processes = {name: ProcessIdentity(**each) for name, each in values["processes"].items()}
         return Daemons(values["version"], processes)
     except (OSError, ValueError, TypeError, KeyError, AttributeError):
         return None

@@ -25,7 +25,8 @@ from downspout.storm import local, nimbus
 from downspout.storm.node import StormNode, default_directory
 from downspout.storm.node_files import OURS, python_path
 from downspout.system import files, jars
-from downspout.system.ports import HOST
+from downspout.system.java import java as find_java
+from downspout.system.loopback import HOST
 
 # --- the environment of streamparse ---
 
@@ -146,7 +147,7 @@ def _jar(arguments: argparse.Namespace) -> int:
     host, port = node.address
     _compare_versions(host, port)
     home, library = node.directory / "home", jars.resolve("storm")[0].parent
-    command = [str(jars.java()), *shlex.split(os.environ.get("STORM_JAR_JVM_OPTS", "")), f"-Dstorm.home={home}"]
+    command = [str(find_java()), *shlex.split(os.environ.get("STORM_JAR_JVM_OPTS", "")), f"-Dstorm.home={home}"]
     command += [
         f"-Dstorm.jar={arguments.jar.absolute()}",
         "-Dstorm.conf.file=",

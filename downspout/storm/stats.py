@@ -23,7 +23,7 @@ from downspout.offsets.lag import PartitionLag, number, reckon
 from downspout.settings.secrets import with_secrets
 from downspout.settings.table import parse_scope
 from downspout.spout.settings import dead_letter_topic, reading
-from downspout.spout.starts import partitions_of, topics_of
+from downspout.spout.starting import partitions_of, topics_of
 from downspout.storm import nimbus
 from downspout.storm.node_logs import python_part, without_frames
 from downspout.system import files

@@ -12,10 +12,9 @@ from downspout.exports import offered
 __getattr__, __all__ = offered(
     __name__,
     {
-        "signals": "handled_by",
+        "files": "FileLock",
         "jars": "resolve",
-        "locks": "FileLock",
         "packaging": "python_name",
-        "process": "Process birth",
+        "process": "ProcessIdentity birth handled_by",
     },
 )

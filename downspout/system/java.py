@@ -30,12 +30,10 @@ from downspout.settings import folders
 
 JAVA_MIN = 17
 VECTOR = "jdk.incubator.vector"  # The module that Spark's launcher asks for: it is faster with it, and works without
-
 NO_JAVA_CURE = (
     '`pip install "downspout[broker]"`, which brings a Java (for PySpark too: "downspout[spark]"), or any Java of at '
     f"least version {JAVA_MIN}, on the PATH or named by JAVA_HOME"
 )
-
 _LAUNCHER = """\
 #!/bin/sh
 # Written by Downspout: this runtime has no {module}, which Spark's launcher asks for.

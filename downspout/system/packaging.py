@@ -25,7 +25,6 @@ from pathlib import Path
 from downspout.errors import ConfigError, MissingExtraError
 
 OWN_PACKAGES = ("spouts", "bolts")  # What the wheel carries inside of ``downspout``, and a checkout beside it
-
 COMPRESSION = 1  # Of gzip's levels: a hundred megabytes get a seventh larger than at level 6, in a third of the time
 
 

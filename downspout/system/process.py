@@ -11,15 +11,31 @@ It uses the standard library alone, so that it starts in milliseconds.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
+from types import FrameType
 from typing import Any, NamedTuple
+
+
+@contextlib.contextmanager
+def handled_by(
+    handle: Callable[[int, FrameType | None], object], numbers: Sequence[int] = (signal.SIGINT, signal.SIGTERM)
+) -> Iterator[None]:
+    """Let a function handle these signals while the context lasts; only for the main thread."""
+    before = {number: signal.signal(number, handle) for number in numbers}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
 
 GATED = 'read -r go && exec "$@" </dev/null'
 """A shell's program: wait for a line, and become the command; where the input ends before there is one, end as well."""
@@ -53,14 +69,14 @@ def _birth_by_ps(pid: int) -> str | None:
     return start.strip() if start and not state.startswith("Z") else None
 
 
-class Process(NamedTuple):
+class ProcessIdentity(NamedTuple):
     """A process, by its id and its start; cheap to import for watchdogs, so no dataclass."""
 
     pid: int
     birth: str
 
     @classmethod
-    def of(cls, pid: int) -> Process:
+    def of(cls, pid: int) -> ProcessIdentity:
         """Return the process that has this id now; one that has ended is never found again."""
         return cls(pid, birth(pid) or "")
 
@@ -82,7 +98,7 @@ class Process(NamedTuple):
 
 def send_signal(pid: int, born: str, number: int) -> bool:
     """Signal the process that has this id and this birth; return whether there was one."""
-    return Process(pid, born).signal(number)
+    return ProcessIdentity(pid, born).signal(number)
 
 
 def start_gated(words: Sequence[str], **options: Any) -> subprocess.Popen[bytes]:

@@ -2,7 +2,7 @@
 
 What a process has written into a file that is mapped into its memory stays, whatever ends the process, and costs no
 system call. So each component on Storm's pipe keeps a note: the record that it began with last, until it is idle. A
-spout that finds an unclean start (``downspout.spout.crash_isolation``) reads the notes of processes that have ended.
+spout that finds an unclean start (``downspout.spout.partition``) reads the notes of processes that have ended.
 
 The notes of a topology are in a folder that only its owner can open, under the temporary directory. Processes on other
 machines, and components that are not ours, have none: the reader must expect tasks without a note. A death that took
@@ -34,7 +34,7 @@ _NAME = re.compile(r"(\d+)-(\d+)\.held")
 
 
 @dataclass(frozen=True)
-class Death:
+class ComponentDeath:
     """What a process was working on when it died: a record or a chunk; without a topic, something unknown."""
 
     path: Path
@@ -142,7 +142,7 @@ class NoteReader:
         """Return the tasks that have, or had, a process on this machine that kept a note."""
         return {task for _, task, _ in _notes(self._folder)} if _is_safe(self._folder) else set()
 
-    def deaths(self) -> list[Death]:
+    def deaths(self) -> list[ComponentDeath]:
         """Return what processes were working on that have ended and were not idle."""
         if not _is_safe(self._folder):
             return []
@@ -157,7 +157,7 @@ class NoteReader:
         return any(_is_older(born, worker) for born in found if born is not None)
 
     @staticmethod
-    def forget(death: Death) -> None:
+    def forget(death: ComponentDeath) -> None:
         """Remove a note: it has been counted."""
         death.path.unlink(missing_ok=True)
 
@@ -169,7 +169,7 @@ def _notes(folder: Path) -> Iterator[tuple[Path, int, int]]:
                 yield path, int(found[1]), int(found[2])
 
 
-def _death(path: Path, task: int, pid: int) -> Death | None:
+def _death(path: Path, task: int, pid: int) -> ComponentDeath | None:
     """Return what a note says of a process that has ended; None where it lives, or was idle."""
     try:
         data = path.read_bytes()
@@ -180,7 +180,7 @@ def _death(path: Path, task: int, pid: int) -> Death | None:
     if state == IDLE or birth(pid) == born.rstrip(b"\0").decode(errors="replace"):
         return None
     topic = name[:length].decode(errors="replace") if state == HOLDS else ""
-    return Death(path, task, topic, partition, first, last)
+    return ComponentDeath(path, task, topic, partition, first, last)
 
 
 def _is_older(born: str, than: str | None) -> bool:

@@ -15,8 +15,8 @@ from typing import ClassVar, Self
 from downspout.clock import SYSTEM_CLOCK, Clock
 from downspout.errors import DownspoutError
 from downspout.system import files, process
-from downspout.system.locks import RETRY_S, FileLock
-from downspout.system.ports import HOST
+from downspout.system.files import RETRY_S, FileLock
+from downspout.system.loopback import HOST
 
 POLL_S = 0.05
 LINE_MAX = 300  # A line of a log may have ten thousand characters

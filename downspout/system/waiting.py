@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 EVERY_S = 5.0
-
 Report = Callable[[str], None]  # Is given one line
 
 

@@ -12,27 +12,19 @@ from typing import TYPE_CHECKING
 from downspout.exports import offered
 
 if TYPE_CHECKING:
-    from downspout.testing.clock import VirtualClock as VirtualClock
-    from downspout.testing.fake_kafka import FakeKafka as FakeKafka
-    from downspout.testing.harness import Crash as Crash
-    from downspout.testing.harness import Fail as Fail
-    from downspout.testing.harness import Lose as Lose
-    from downspout.testing.harness import On as On
-    from downspout.testing.harness import run_bolt as run_bolt
-    from downspout.testing.harness import run_topology as run_topology
-    from downspout.testing.simulation import Message as Message
-    from downspout.testing.simulation import Scenario as Scenario
-    from downspout.testing.simulation import simulate as simulate
+    from downspout.testing.fake_kafka import FakeKafka
+    from downspout.testing.harness import Crash, Fail, Lose, On, run_bolt, run_topology
+    from downspout.testing.simulation import Message, Scenario, simulate
+    from downspout.testing.virtual_clock import VirtualClock
 
 __getattr__, _ = offered(
     __name__,
     {
-        "clock": "VirtualClock",
+        "virtual_clock": "VirtualClock",
         "fake_consumer": "FakeConsumer",
-        "fake_faults": "Faults",
+        "fake_broker": "FakeFaults OPERATIONS",
         "fake_kafka": "FakeKafka",
-        "given_records": "run_on_records",
-        "harness": "Crash Fail Lose On ROUND_S TopologyResult run_bolt run_topology",
+        "harness": "Crash Fail Lose On ROUND_S TopologyResult run_bolt run_on_records run_topology",
         "memory_batches": "MemoryBatches",
         "plugin": "UNHURRIED",
         "schema_registry": "SchemaRegistry",
@@ -41,7 +33,6 @@ __getattr__, _ = offered(
     },
 )
 """Imported on first use, so that pytest, which loads our plugin everywhere, stays fast."""
-
 __all__ = [
     "Crash",
     "Fail",

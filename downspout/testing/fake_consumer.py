@@ -21,7 +21,7 @@ from kafka.structs import OffsetAndMetadata, TopicPartition
 from downspout.kafka.columns import RecordColumns
 from downspout.kafka.port import Answered, Fetches, Gathering, GroupMembership, Record
 from downspout.kafka.unreadable import CUT_BYTES, Limits, Unreadable, UnreadableBatchError, UnreadableRecordError
-from downspout.testing.fake_commits import SentCommit
+from downspout.testing.fake_broker import SentCommit
 from downspout.testing.fake_log import PartitionLog
 from downspout.testing.fake_member import FakeMember
 
@@ -198,7 +198,7 @@ class FakeConsumer(FakeMember):
     # --- commits ---
 
     def commit(self, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
-        """Commit and wait for the broker's word.
+        """AcceptedCommit and wait for the broker's word.
 
         Raises:
             CommitFailedError: the group has thrown us out or gone on; the next poll says ``lost`` and joins again.

@@ -6,7 +6,7 @@ once every member has asked to join again (or its rebalance time-out is over and
 new *generation*; a commit that names another is refused. A commit by a stable member for a partition that it does not
 own is accepted: real coordinators do not look.
 
-Time is an argument. Sessions end on the clock's word, when somebody next asks: see :meth:`Group.tick`.
+Time is an argument. Sessions end on the clock's word, when somebody next asks: see :meth:`FakeGroup.tick`.
 """
 
 from __future__ import annotations
@@ -24,7 +24,6 @@ from kafka.errors import (
 from kafka.structs import OffsetAndMetadata, TopicPartition
 
 METADATA_MAX = 4096  # Longest commit metadata, as brokers have it by default (``offset.metadata.max.bytes``)
-
 PartitionsOf = Callable[[Collection[str]], dict[str, list[TopicPartition]]]
 
 
@@ -49,7 +48,7 @@ class Member:
 
 
 @dataclass(frozen=True)
-class Commit:
+class AcceptedCommit:
     """One accepted commit of one partition, in the order in which they came (``FakeKafka.commits``)."""
 
     group: str
@@ -62,7 +61,7 @@ class Commit:
 
 
 @dataclass
-class Group:
+class FakeGroup:
     """One consumer group. ``cooperative`` moves partitions in two rounds (KIP-429) instead of revoking all of them."""
 
     name: str
@@ -74,7 +73,7 @@ class Group:
     members: dict[str, Member] = field(default_factory=dict)
     assignment: dict[str, frozenset[TopicPartition]] = field(default_factory=dict)
     offsets: dict[TopicPartition, OffsetAndMetadata] = field(default_factory=dict)
-    history: list[Commit] = field(default_factory=list)
+    history: list[AcceptedCommit] = field(default_factory=list)
     _snapshot: dict[str, list[TopicPartition]] = field(default_factory=dict)
     _numbers: int = 0
 
@@ -174,7 +173,9 @@ class Group:
         for tp, given in fits.items():
             kept = OffsetAndMetadata(given.offset, given.metadata or "", given.leader_epoch)
             self.offsets[tp] = kept
-            self.history.append(Commit(self.name, member_id, generation, tp, kept.offset, kept.metadata, self.wall()))
+            self.history.append(
+                AcceptedCommit(self.name, member_id, generation, tp, kept.offset, kept.metadata, self.wall())
+            )
         if len(fits) < len(offsets):
             raise OffsetMetadataTooLargeError()
 
@@ -183,7 +184,7 @@ class Group:
         for tp, given in offsets.items():
             kept = OffsetAndMetadata(given.offset, given.metadata or "", given.leader_epoch)
             self.offsets[tp] = kept
-            self.history.append(Commit(self.name, "", -1, tp, kept.offset, kept.metadata, self.wall()))
+            self.history.append(AcceptedCommit(self.name, "", -1, tp, kept.offset, kept.metadata, self.wall()))
 
     def ready(self, member_id: str) -> bool:
         """Return whether the rebalance that the member joined is complete."""

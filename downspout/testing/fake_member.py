@@ -23,14 +23,14 @@ from kafka.structs import OffsetAndMetadata, TopicPartition
 
 from downspout.kafka.port import Answered, Fetches, RebalanceListener
 from downspout.kafka.unreadable import Unreadable
-from downspout.testing.fake_group import Group
+from downspout.testing.fake_group import FakeGroup
 
 if TYPE_CHECKING:
-    from downspout.testing.fake_kafka import FakeKafka
+    from downspout.testing.fake_broker import FakeBroker
 
 
 @dataclass
-class Place:
+class FakePosition:
     """Where the consumer stands in one assigned partition."""
 
     position: int | None = None
@@ -43,7 +43,7 @@ class FakeMember:
 
     def __init__(
         self,
-        cluster: FakeKafka,
+        cluster: FakeBroker,
         group: str | None,
         instance_id: str | None,
         client: Mapping[str, Any],
@@ -52,7 +52,7 @@ class FakeMember:
     ) -> None:
         self._cluster = cluster
         self._columns = columns
-        self._group: Group | None = cluster.group(group) if group is not None else None
+        self._group: FakeGroup | None = cluster.group(group) if group is not None else None
         self._is_fenced = False
         self._instance = instance_id
         self._session_s = client.get("session_timeout_ms", 45_000) / 1000
@@ -61,7 +61,7 @@ class FakeMember:
         self._reset = client.get("auto_offset_reset")
         self._auto_commit_s = None if auto_commit_ms is None else auto_commit_ms / 1000
         self._auto_commit_at = cluster.clock.monotonic() + (self._auto_commit_s or 0)
-        self._places: dict[TopicPartition, Place] = {}
+        self._places: dict[TopicPartition, FakePosition] = {}
         self._wanted: Callable[[], frozenset[str]] | None = None
         self._listener: RebalanceListener | None = None
         self._in_listener = False
@@ -173,7 +173,7 @@ class FakeMember:
         self._complete_join(group)
         return True
 
-    def _fall_out(self, group: Group) -> None:
+    def _fall_out(self, group: FakeGroup) -> None:
         """Take the answer that the join of a member gets that was thrown out: it comes as a new one.
 
         Raises:
@@ -205,7 +205,7 @@ class FakeMember:
             self._take(set(self._places) - gone)
         self._prepared = True
 
-    def _complete_join(self, group: Group) -> None:
+    def _complete_join(self, group: FakeGroup) -> None:
         """Take the new assignment over (``_on_join_complete_async``)."""
         self._generation, self._state = group.generation, "stable"
         self._rejoin_needed = self._prepared = self._asked = False
@@ -247,7 +247,7 @@ class FakeMember:
         if changed or self._group.preparing:
             self._rejoin_needed = True
 
-    def _polled_too_late(self, group: Group) -> bool:
+    def _polled_too_late(self, group: FakeGroup) -> bool:
         member = group.members.get(self._member)
         return member is not None and self._cluster.clock.monotonic() - member.polled_at > self._poll_interval_s
 
@@ -287,9 +287,9 @@ class FakeMember:
     def _take(self, partitions: Collection[TopicPartition]) -> None:
         """Make these the assignment; those that stay keep their place."""
         kept = {tp: place for tp, place in self._places.items() if tp in partitions}
-        self._places = kept | {tp: Place() for tp in sorted(partitions) if tp not in kept}
+        self._places = kept | {tp: FakePosition() for tp in sorted(partitions) if tp not in kept}
 
-    def _place(self, partition: TopicPartition) -> Place:
+    def _place(self, partition: TopicPartition) -> FakePosition:
         if partition not in self._places:
             raise errors.IllegalStateError(f"Partition is not assigned: {partition}")
         return self._places[partition]
@@ -312,7 +312,7 @@ class FakeMember:
         finally:
             self._in_listener = False
 
-    def _need_group(self) -> Group:
+    def _need_group(self) -> FakeGroup:
         if self._group is None:
             raise errors.IllegalStateError("Requires group_id")
         return self._group

@@ -6,15 +6,19 @@
 
 Nothing is mocked: components are built, wired and driven by the engine that ``downspout run`` uses. The same
 seed gives the same run, tuple by tuple.
+
+:func:`run_on_records` runs a topology on given records, each at its own offset (``downspout audit``).
 """
 
 from __future__ import annotations
 
+import contextlib
 import difflib
+import logging
 import random
 import tempfile
 from collections import defaultdict, deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar
@@ -24,7 +28,8 @@ import streamparse
 from streamparse.dsl.component import ComponentSpec
 
 from downspout.clock import Clock
-from downspout.component import Failure
+from downspout.component import Bolt, Failure
+from downspout.dead_letters.dead_letter import DeadLetter, read_dead_letters
 from downspout.engine.bolt_task import BoltTask
 from downspout.engine.graph import Component, Graph, Input, OutputStream, component_of, from_class, nearest
 from downspout.engine.load import name_of
@@ -33,12 +38,14 @@ from downspout.engine.result import Counts, RunResult
 from downspout.engine.settings import Settings, reads, resolve
 from downspout.errors import TopologyError
 from downspout.kafka.clusters import is_scheme
+from downspout.kafka.port import Record, TopicPartition
 from downspout.settings import folders
 from downspout.settings.folders import local_folder
 from downspout.settings.object_path import place
 from downspout.settings.table import SETTINGS
 from downspout.sink.notes import hand_over_run
-from downspout.testing.clock import VirtualClock
+from downspout.testing.fake_kafka import FakeKafka
+from downspout.testing.virtual_clock import VirtualClock
 
 ROUND_S = 0.001
 """Virtual seconds that a round of the engine takes, so that time passes in a busy run too."""
@@ -46,7 +53,6 @@ VIRTUAL_S_MAX = 3600.0
 """Virtual seconds after which a run that should have ended by itself is given up."""
 REPLAYS_MAX = 10
 """How often rows that stand for a spout are emitted again after a fail."""
-
 Row = Sequence[Any] | Mapping[str, Any] | pa.RecordBatch
 
 
@@ -430,3 +436,76 @@ def _project_root() -> Path | None:
 def _lies_in(directory: str, root: Path) -> bool:
     path = Path(directory.removeprefix("file://"))
     return not path.is_absolute() or path.resolve().is_relative_to(root)
+
+
+LETTERS = "given-records.dead-letters"
+BOUNDS = ("kafka.start_offsets", "kafka.stop_offsets", "kafka.partitions", "kafka.offset_store")
+
+
+def run_on_records(graph: Graph, sinks: type[Bolt], records: Sequence[Record]) -> list[DeadLetter]:
+    """Run a topology with another class for all its sinks, and return the dead letters of what failed.
+
+    Each record is tried once. Spouts that do not read Kafka emit nothing.
+    """
+    components = {
+        bolt.name: replace(bolt, cls=sinks, par=1, config={}) for bolt in graph.bolts if reads(bolt, "parquet")
+    }
+    others = [spout.name for spout in graph.spouts if not reads(spout, "kafka")]
+    with FakeKafka(f"given-{id(components)}") as kafka, _silence():
+        _fill(kafka, graph, records)
+        run_topology(
+            replace(graph, components={**graph.components, **components}),
+            spouts={name: [] for name in others},
+            config={
+                "kafka.bootstrap": kafka.bootstrap,
+                "kafka.group": "given-records",
+                "kafka.start": "EARLIEST",
+                "kafka.on_data_loss": "earliest",
+                "kafka.guarantee": "AT_LEAST_ONCE",
+                "kafka.dead_letter_topic": LETTERS,
+                "kafka.retries_max": 0,
+                "kafka.emit": "record",
+                # All of the records may be bad: that is what is asked.
+                "kafka.breaker_ratio": 0.0,
+                "run.restarts_max": len(records),
+                # What bounded the run, or each of its workers, says nothing of these records.
+                **{key: SETTINGS[key].default for key in BOUNDS},
+                "topology.acker.executors": 1,
+            },
+        )
+        return list(read_dead_letters(kafka, LETTERS))
+
+
+@contextlib.contextmanager
+def _silence() -> Iterator[None]:
+    """Keep the bolts' errors out of the log: the dead letters hold them."""
+    before = logging.root.manager.disable
+    logging.disable(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        logging.disable(before)
+
+
+def _fill(kafka: FakeKafka, graph: Graph, records: Sequence[Record]) -> None:
+    """Put each record at its own offset; topics of the topology that have none are there and empty."""
+    partitions: dict[str, int] = {}
+    for spout in graph.spouts:
+        for topic in spout.config.get("kafka.topics") or ():
+            partitions[str(topic)] = 1
+    for record in records:
+        partitions[record.topic] = max(partitions.get(record.topic, 1), record.partition + 1)
+    for topic, count in partitions.items():
+        kafka.create_topic(topic, count)
+    for record in sorted(records, key=lambda r: (r.topic, r.partition, r.offset)):
+        log = kafka.log(TopicPartition(record.topic, record.partition))
+        if record.offset > log.end:
+            kafka.gap(record.topic, record.partition, record.offset - log.end)
+        kafka.produce(
+            record.topic,
+            record.value,
+            record.key,
+            partition=record.partition,
+            headers=record.headers,
+            timestamp_ms=record.timestamp,
+        )

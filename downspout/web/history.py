@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields
 
-from downspout.engine.acker import bucket_quantile_ms
+from downspout.engine.acker import quantile_ms
 from downspout.engine.result import Counts
 from downspout.metrics import METRICS
 from downspout.run.run_snapshots import RunMetrics
@@ -84,7 +84,7 @@ class Window:
             for bucket, count in self._end.latencies.items()
             if (more := count - before.get(bucket, 0.0)) > 0
         }
-        return [bucket_quantile_ms(grown, q) for q in quantiles]
+        return [quantile_ms(grown, q) for q in quantiles]
 
 
 class History:

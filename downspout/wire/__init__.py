@@ -38,19 +38,19 @@ To change which streams carry chunks: streams.py
 from __future__ import annotations
 
 from downspout.exports import offered
-from downspout.wire.component import MultilangComponent
-from downspout.wire.emitting import Outlet
+from downspout.wire.multilang import MultilangComponent
 from downspout.wire.serializer import WireError
+from downspout.wire.tuple_io import Outlet
 
 __getattr__, _offered = offered(
     __name__,
     {
         "chunks": "is_packed pack unpack",
-        "component": "EXIT_S_MAX",
-        "emitting": "READING acker as_origin emitter reader",
+        "multilang": "EXIT_S_MAX",
+        "tuple_io": "READING acker as_origin emitter reader",
         "pipe": "Pipe",
         "serializer": "WireSerializer",
-        "streams": "CHUNKS FLUSH TRANSACTIONS",
+        "side_streams": "CHUNKS FLUSH TRANSACTIONS",
         "values": "Encoder KRYO KRYO_CLASSES parse restore slow",
     },
 )

@@ -2,11 +2,11 @@
 
 **Packed**: the whole record batch is one text in the tuple's first field; the other fields are null. The text is a mark
 and, in base64, an Arrow IPC stream of the batch, compressed with LZ4 from :data:`COMPRESSED_BYTES` on. Types, nulls,
-dictionaries and the origin struct arrive as they left. Why not a list of values per field? Java would make an object
-of each value and Kryo would write each one, the types would be lost, and it is four times as long. Why not a text per
-field? Only components on our wire are sent chunks (``downspout.wire.streams``), none of them uses one column alone, and
-each would cost a schema of its own. No other value can be mistaken for a chunk: components on our wire mark all their
-texts that begin with NUL, and from other components no chunk is expected.
+dictionaries and the origin struct arrive as they left. Why not a list of values per field? Java would make an object of
+each value and Kryo would write each one, the types would be lost, and it is four times as long. Why not a text per
+field? Only components on our wire are sent chunks (``downspout.wire.side_streams``), none of them uses one column
+alone, and each would cost a schema of its own. No other value can be mistaken for a chunk: components on our wire mark
+all their texts that begin with NUL, and from other components no chunk is expected.
 
 **Split by the reader**: a bolt that knows only records sees a chunk as a row of tuples, with ids that name the row and
 the chunk. It acks, fails and anchors to them as to any other; Storm hears of the chunk alone: an ack when each of its

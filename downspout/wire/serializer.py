@@ -14,7 +14,7 @@ from pystorm.serializers.serializer import Serializer
 from downspout.errors import DownspoutError, TopologyError
 from downspout.wire.chunks import ChunkSplitter, SharedIds, is_part, is_share
 from downspout.wire.pipe import Lock, Pipe
-from downspout.wire.streams import arriving, whole
+from downspout.wire.side_streams import arriving, whole
 from downspout.wire.values import QUOTED_MARK, Encoder, parse, plain, restore
 
 SYNC = b'{"command":"sync"}'

@@ -1,5 +1,5 @@
 """Specs that see their whole topology: they name the streams that carry chunks, and connect spouts with the sinks that
-they speak to (:mod:`downspout.wire.streams`).
+they speak to (:mod:`downspout.wire.side_streams`).
 
 streamparse makes a topology's specs one by one, and Storm gives a component the names of its readers, but not their
 kinds. Python calls ``__set_name__`` of each attribute when a class is made, and by then the whole topology is there. So
@@ -24,8 +24,8 @@ from streamparse.dsl.spout import ShellSpoutSpec
 
 from downspout.errors import DownspoutError
 from downspout.protocols import emits_chunks, scopes_of, takes_chunks
-from downspout.wire.component import MultilangComponent
-from downspout.wire.streams import CHUNKS, FLUSH, TRANSACTIONS, config_of, connect, connect_transactions, readable
+from downspout.wire.multilang import MultilangComponent
+from downspout.wire.side_streams import CHUNKS, FLUSH, TRANSACTIONS, config_of, connect, connect_transactions, readable
 
 
 @dataclass(frozen=True)

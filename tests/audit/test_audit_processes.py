@@ -111,7 +111,7 @@ APART = """
 from pathlib import Path
 from downspout.audit.replays import ReplayApart
 from downspout.dead_letters.replayed import PlainRecord
-from downspout.testing.given_records import run_on_records
+from downspout.testing.harness import run_on_records
 if __name__ == "__main__":
     ReplayApart("words_topology.py", Path("words"), run_on_records)([PlainRecord("lines", 0, 0, 0, None, b"a b", [])])
 """

@@ -17,7 +17,7 @@ from downspout.broker import EmbeddedKafka, broker_files, embedded, find_bootstr
 from downspout.broker.broker_files import Broker, Cluster
 from downspout.errors import BrokerError, ConfigError
 from downspout.kafka import address, ask_all, cluster_for, parse_bootstrap
-from downspout.system import FileLock, ports, process
+from downspout.system import FileLock, loopback, process
 from tests.kafka.programs import program
 
 
@@ -34,7 +34,7 @@ def sleeper() -> Iterator[subprocess.Popen[bytes]]:
 def listener() -> Iterator[socket.socket]:
     """A socket that listens on a free port of the loopback address."""
     with socket.socket() as opened:
-        opened.bind((ports.HOST, 0))
+        opened.bind((loopback.HOST, 0))
         opened.listen()
         yield opened
 
@@ -154,10 +154,10 @@ def test_properties_are_for_one_machine() -> None:
 
 
 def test_a_port_in_use_is_not_free(listener: socket.socket) -> None:
-    assert not ports.is_free(listener.getsockname()[1])
-    port = ports.free_port()
-    assert port in ports.PORTS
-    assert ports.free_port(avoid=port) != port
+    assert not loopback.is_free(listener.getsockname()[1])
+    port = loopback.free_port()
+    assert port in loopback.PORTS
+    assert loopback.free_port(avoid=port) != port
 
 
 # --- starting, before there is a broker ---
@@ -167,7 +167,7 @@ def test_a_port_in_use_is_not_free(listener: socket.socket) -> None:
 def no_jars(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Neither jars nor Java: whatever would start one fails the test."""
     monkeypatch.setattr(embedded.jars, "resolve", lambda name, tell: [tmp_path / "x.jar"])
-    monkeypatch.setattr(embedded.jars, "java", lambda: tmp_path / "no-java")
+    monkeypatch.setattr(embedded, "find_java", lambda: tmp_path / "no-java")
 
 
 @pytest.mark.usefixtures("no_jars")
@@ -194,7 +194,7 @@ def test_a_demanded_port_that_is_taken_is_an_error(tmp_path: Path, listener: soc
 def test_a_start_says_what_it_waits_for(tmp_path: Path, no_jars: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """A start that takes long says that Kafka formats its data, then that it has yet to answer, and where it logs."""
     formats_only = program(tmp_path / "java", 'case "$*" in *@format.args*) ;; *) exit 1; esac')
-    monkeypatch.setattr(embedded.jars, "java", lambda: formats_only)
+    monkeypatch.setattr(embedded, "find_java", lambda: formats_only)
     awaited: list[tuple[str, object]] = []
 
     @contextmanager

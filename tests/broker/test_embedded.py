@@ -18,7 +18,7 @@ from downspout.broker import EmbeddedKafka, broker_files, find_bootstrap
 from downspout.clock import SYSTEM_CLOCK
 from downspout.errors import BrokerError
 from downspout.kafka import TopicPartition, address, cluster_for
-from downspout.system import FileLock, ports
+from downspout.system import FileLock, loopback
 
 pytestmark = pytest.mark.broker
 
@@ -153,7 +153,7 @@ def test_a_remembered_port_that_is_taken_is_given_up(ended: Ended) -> None:
     """When another process took the former port meanwhile, the broker moves to another one and keeps its data."""
     with socket.socket() as rival:
         rival.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        rival.bind((ports.HOST, ended.port))
+        rival.bind((loopback.HOST, ended.port))
         rival.listen()
         ended.kafka.start()
         assert ended.kafka.broker.port != ended.port
@@ -193,8 +193,8 @@ def test_another_cluster_on_the_port_is_not_taken_for_ours(
     """The loser of the race for a port, which another broker won, does not adopt that broker but tries elsewhere."""
     rival = kafka_broker.broker
     first = iter([rival.port])
-    choose = ports.free_port
-    monkeypatch.setattr(ports, "free_port", lambda avoid=None: next(first, None) or choose(avoid))
+    choose = loopback.free_port
+    monkeypatch.setattr(loopback, "free_port", lambda avoid=None: next(first, None) or choose(avoid))
     kafka.start()
     assert kafka.broker.port != rival.port
     assert kafka.broker.cluster_id != rival.cluster_id

@@ -16,7 +16,7 @@ from downspout.broker import OFFSETS_TOPIC, EmbeddedCluster, partition_of_group
 from downspout.clock import SYSTEM_CLOCK
 from downspout.errors import BrokerError, ConfigError
 from downspout.kafka import KafkaCluster, OffsetAndMetadata, TopicPartition, cluster_for
-from downspout.system import ports
+from downspout.system import loopback
 from tests.kafka.broker_stage import read_whole
 
 pytestmark = [pytest.mark.broker, pytest.mark.slow]
@@ -176,7 +176,7 @@ def test_a_cluster_goes_on_where_it_was(tmp_path: Path) -> None:
         kafka.stop()
         with socket.socket() as rival:
             rival.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            rival.bind((ports.HOST, port))
+            rival.bind((loopback.HOST, port))
             rival.listen()
             again = EmbeddedCluster(tmp_path / "kafka", nodes=2)
             again.start()

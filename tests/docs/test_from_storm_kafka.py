@@ -14,8 +14,7 @@ from kafka import KafkaConsumer
 from downspout.batches.setup import REFUSED
 from downspout.kafka.client import CONSUMER
 from downspout.settings import CLIENT_PREFIX, SETTINGS
-from downspout.spout import SCHEMES, tuples
-from downspout.spout.emit_modes import CHUNKS
+from downspout.spout import CHUNKS, SCHEMES, tuples
 from spouts.batches import KafkaBatches
 
 PAGE = Path(__file__).resolve().parents[2] / "docs/reference/from-storm-kafka.md"

@@ -15,7 +15,7 @@ import pytest
 from downspout.broker import EmbeddedKafka, find_access, security
 from downspout.errors import BrokerError, ConfigError
 from downspout.kafka import HungUpError, KafkaCluster, ListenerProtocol, NotKafkaError, RefusedError, address, ask_all
-from downspout.system import jars
+from downspout.system.java import java as find_java
 from tests.security.brokers import START_S_MAX
 
 
@@ -102,7 +102,7 @@ def test_the_files_of_a_protected_broker_are_private_and_new_each_time(tmp_path:
     made = []
     for name in ("one", "two"):
         (tmp_path / name).mkdir()
-        made.append(security.decide(tmp_path / name, "sasl_ssl", None, java=jars.java(), is_new=True))
+        made.append(security.decide(tmp_path / name, "sasl_ssl", None, java=find_java(), is_new=True))
     passwords = [each.client["sasl_plain_password"] for each in made]
     assert len(set(passwords)) == 2
     assert all(len(password) >= 32 for password in passwords)

@@ -19,7 +19,8 @@ from demos.s3 import s3_server
 from downspout.settings import ObjectPath
 from downspout.sink import ObjectStore, Storage, is_visible
 from downspout.system import jars
-from downspout.system.ports import free_port
+from downspout.system.java import java as find_java
+from downspout.system.loopback import free_port
 from downspout.testing.simulation.fault_proxy import SharedFolder
 from downspout.testing.simulation.store import Bucket, SimulatedStore
 from tests.waiting import eventually
@@ -58,7 +59,7 @@ def _started(folder: Path) -> tuple[subprocess.Popen[bytes], str] | None:
         "jclouds.identity": "test", "jclouds.credential": "test",
     }  # fmt: skip
     settings.write_text("".join(f"{name}={value}\n" for name, value in lines.items()), encoding="utf-8")
-    command = [jars.java(), "-Xmx512m", "-jar", str(jars.resolve("s3proxy")[0]), "--properties", str(settings)]
+    command = [find_java(), "-Xmx512m", "-jar", str(jars.resolve("s3proxy")[0]), "--properties", str(settings)]
     with said.open("wb") as log:
         process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT)
 

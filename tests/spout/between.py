@@ -9,8 +9,7 @@ from kafka import errors
 
 from downspout.kafka import ProducerPort, Sent
 from downspout.kafka.port import Answered
-from downspout.testing import Faults
-from downspout.testing.fake_faults import OPERATIONS
+from downspout.testing import OPERATIONS, FakeFaults
 from tests.jumping import JumpingClock
 
 
@@ -22,7 +21,7 @@ class Between:
 
     def __init__(self, clock: JumpingClock) -> None:
         self.clock = clock
-        self.faults = Faults()
+        self.faults = FakeFaults()
         self.acks_after_s = 0.0
 
 

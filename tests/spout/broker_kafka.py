@@ -7,7 +7,7 @@ differ. Three things cannot be as on the fake:
   client's (sessions, fetches, the age of metadata) do not; those are set short.
 * *Turns.* What takes one call on the fake takes several here, since answers travel. So a turn is a call that has done
   something, or one after which nothing is left to do: all has joined, and all that may be read is read.
-* *Faults.* They are injected between the spout and the real client; the broker itself does what it does.
+* *FakeFaults.* They are injected between the spout and the real client; the broker itself does what it does.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from downspout.kafka import (
     clusters,
 )
 from downspout.spout import SessionState
-from downspout.testing import Faults
+from downspout.testing import FakeFaults
 from tests.jumping import JumpingClock
 from tests.kafka.broker_stage import RealStage, RealTransaction, patiently, read_whole, wait_until
 from tests.kafka.commit_log import Commit, CommitLog
@@ -113,7 +113,7 @@ class BrokerKafka:
         return self._stage.cluster.producer(client={"linger_ms": 0, "batch_size": 0})
 
     @property
-    def faults(self) -> Faults:
+    def faults(self) -> FakeFaults:
         return self._between.faults
 
     @property

@@ -19,7 +19,7 @@ from downspout.errors import MissingExtraError, StormError
 from downspout.storm import HOST, Daemons, StormNode, groups, node_files
 from downspout.storm.node import NodeStatus
 from downspout.storm.node_files import Ports
-from downspout.system import FileLock, Process, jars, java
+from downspout.system import FileLock, ProcessIdentity, jars, java
 from downspout.wire import KRYO_CLASSES
 from tests.storm.support import BUSY_S_MAX, Place
 from tests.waiting import eventually
@@ -132,9 +132,9 @@ def test_an_old_java_is_refused_before_anything_is_written(
 def without_nimbus(tmp_path: Path) -> Iterator[Path]:
     """The directory of a node whose nimbus has ended; two processes that only sleep are its other daemons."""
     others = [subprocess.Popen(["sh", "-c", "sleep 600; :"], start_new_session=True) for _ in range(2)]
-    alive = {name: Process.of(each.pid) for name, each in zip(OTHERS, others, strict=True)}
+    alive = {name: ProcessIdentity.of(each.pid) for name, each in zip(OTHERS, others, strict=True)}
     node_files.write(tmp_path, Ports.choose())
-    node_files.write(tmp_path, Daemons("2.8.3", {**alive, "nimbus": Process(others[0].pid, "another/1")}))
+    node_files.write(tmp_path, Daemons("2.8.3", {**alive, "nimbus": ProcessIdentity(others[0].pid, "another/1")}))
     yield tmp_path
     for each in others:
         os.killpg(each.pid, signal.SIGKILL)
@@ -170,7 +170,7 @@ def test_a_node_whose_workers_alone_live_is_no_stopped_one(tmp_path: Path) -> No
     leader = subprocess.Popen(["sh", "-c", script], stdout=subprocess.PIPE, start_new_session=True)
     assert leader.stdout is not None
     leader.stdout.readline()
-    node_files.write(tmp_path, Daemons("2.8.3", {"supervisor": Process.of(leader.pid)}))
+    node_files.write(tmp_path, Daemons("2.8.3", {"supervisor": ProcessIdentity.of(leader.pid)}))
     leader.kill()
     leader.communicate()
     try:
@@ -223,10 +223,10 @@ def test_ports_stay_the_same_while_they_are_free() -> None:
 
 def test_a_process_of_another_birth_is_left_alone(tmp_path: Path) -> None:
     """A process id that now belongs to a stranger is neither taken for a daemon nor ended."""
-    node_files.write(tmp_path, Daemons("2.8.3", {"nimbus": Process(os.getpid(), "another/1")}))
+    node_files.write(tmp_path, Daemons("2.8.3", {"nimbus": ProcessIdentity(os.getpid(), "another/1")}))
     assert StormNode(tmp_path).status().state == "stopped"
     assert not StormNode(tmp_path).stop()
-    assert not groups.end(Process(os.getppid(), "another/1"), 0.0)
+    assert not groups.end(ProcessIdentity(os.getppid(), "another/1"), 0.0)
 
 
 def test_a_worker_that_dies_in_its_start_is_missed_soon() -> None:

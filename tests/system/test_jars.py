@@ -11,17 +11,17 @@ import pytest
 
 from docs.jars import request, settings
 from downspout.errors import DownspoutError, MissingExtraError
-from downspout.system import jars, jars_fetch
+from downspout.system import jars
 from tests.kafka.programs import program
 
 JARS = {"a-1.jar": b"first", "b-2.jar": b"second"}
 
 
-def _pins(contents: dict[str, bytes]) -> tuple[jars_fetch.Jar, ...]:
+def _pins(contents: dict[str, bytes]) -> tuple[jars.Jar, ...]:
     found = []
     for name, data in contents.items():
         module, _, version = name.removesuffix(".jar").partition("-")
-        found.append(jars_fetch.Jar(f"org.{module}", module, version, "", len(data), hashlib.sha256(data).hexdigest()))
+        found.append(jars.Jar(f"org.{module}", module, version, "", len(data), hashlib.sha256(data).hexdigest()))
     return tuple(found)
 
 
@@ -39,7 +39,7 @@ def _fill(folder: Path) -> None:
         (folder / name).write_bytes(data)
 
 
-class Writer(jars_fetch.Way):
+class Writer(jars.Way):
     """Fetches by writing; ``runs`` holds one entry per fetch."""
 
     name = "Writer"
@@ -57,7 +57,7 @@ class Writer(jars_fetch.Way):
 @pytest.fixture
 def writer(monkeypatch: pytest.MonkeyPatch) -> Writer:
     way = Writer()
-    monkeypatch.setattr(jars_fetch, "ways", lambda java: [way])
+    monkeypatch.setattr(jars, "ways_to_fetch", lambda java: [way])
     return way
 
 
@@ -66,7 +66,7 @@ def test_a_whole_set_needs_neither_network_nor_java(cache: Path, monkeypatch: py
     _fill(jars.folder_of("kafka"))
     monkeypatch.setenv("DOWNSPOUT_OFFLINE", "1")
     monkeypatch.setenv("PATH", "")
-    monkeypatch.setattr(jars_fetch, "ways", lambda java: pytest.fail("asked for a way to fetch"))
+    monkeypatch.setattr(jars, "ways_to_fetch", lambda java: pytest.fail("asked for a way to fetch"))
     assert [jar.name for jar in jars.resolve("kafka")] == list(JARS)
     assert jars.verify("kafka") == []
 
@@ -102,7 +102,7 @@ def test_a_foreign_jar_in_the_cache_is_an_error(cache: Path) -> None:
 def test_another_jar_from_the_network_is_an_error(cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A fetched jar with another content is named with both hashes, no other way is tried, and nothing is kept."""
     bad, good = Writer({**JARS, "a-1.jar": b"forged"}), Writer()
-    monkeypatch.setattr(jars_fetch, "ways", lambda java: [bad, good])
+    monkeypatch.setattr(jars, "ways_to_fetch", lambda java: [bad, good])
     expected, found = hashlib.sha256(b"first").hexdigest(), hashlib.sha256(b"forged").hexdigest()
     with pytest.raises(DownspoutError, match=rf"a-1\.jar: SHA-256 {expected} is expected, found is {found}"):
         jars.resolve("kafka", lambda line: None)
@@ -184,7 +184,7 @@ def java(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A Java that is nothing else's, and a PATH on which there is no mvn."""
     found = program(tmp_path / "jdk" / "bin" / "java", "exit 0")
     monkeypatch.setattr(jars, "java", lambda: found)
-    monkeypatch.setattr(jars_fetch, "IVY_JARS", ())
+    monkeypatch.setattr(jars, "IVY_JARS", ())
     monkeypatch.setenv("PATH", "/nowhere")
     return found
 
@@ -204,9 +204,9 @@ def test_maven_comes_first_then_the_machines_ivy_then_pysparks(
     """What the machine's owner has set up is asked before what PySpark ships, which is found where it is installed."""
     mvn = program(tmp_path / "bin" / "mvn", "exit 0")
     (tmp_path / "ivy.jar").touch()
-    monkeypatch.setattr(jars_fetch, "IVY_JARS", (str(tmp_path / "ivy.jar"),))
+    monkeypatch.setattr(jars, "IVY_JARS", (str(tmp_path / "ivy.jar"),))
     monkeypatch.setenv("PATH", str(mvn.parent))
-    first, second, third = [way.name for way in jars_fetch.ways(lambda: java)]
+    first, second, third = [way.name for way in jars.ways_to_fetch(lambda: java)]
     assert (first, second) == (f"Maven ({mvn})", f"Ivy ({tmp_path / 'ivy.jar'})")
     assert "pyspark/jars/ivy-" in third
 
@@ -260,10 +260,10 @@ def test_every_set_is_pinned() -> None:
 
 def test_a_jar_with_a_classifier_is_asked_for_and_named_by_it() -> None:
     """A module's second jar has its classifier in the name of the file, and in what Maven and Ivy are asked."""
-    jar = jars_fetch.Jar("org.x", "native", "1.0", "linux-x86_64", 1, "00")
+    jar = jars.Jar("org.x", "native", "1.0", "linux-x86_64", 1, "00")
     assert jar.name == "native-1.0-linux-x86_64.jar"
-    assert "<classifier>linux-x86_64</classifier>" in jars_fetch.pom([jar])
-    assert 'm:classifier="linux-x86_64"' in jars_fetch.ivy_xml([jar])
+    assert "<classifier>linux-x86_64</classifier>" in jars.pom([jar])
+    assert 'm:classifier="linux-x86_64"' in jars.ivy_xml([jar])
 
 
 def test_the_renewal_follows_poms_but_for_bare_modules() -> None:

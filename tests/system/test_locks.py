@@ -6,7 +6,7 @@ import fcntl
 from pathlib import Path
 
 from downspout.system import FileLock
-from downspout.system.locks import is_held
+from downspout.system.files import is_held
 from downspout.testing import VirtualClock
 
 

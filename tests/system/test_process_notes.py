@@ -17,7 +17,7 @@ from downspout.ledger import CommitMetadata, Isolation
 from downspout.settings import parse_scope
 from downspout.spout import STRANGERS_MAX, SpoutMetrics, UncleanStarts
 from downspout.system import process_notes
-from downspout.system.process_notes import Death, NoteReader, NoteWriter, folder_of
+from downspout.system.process_notes import ComponentDeath, NoteReader, NoteWriter, folder_of
 
 TP = TopicPartition("orders", 3)
 HOLD = """
@@ -78,7 +78,7 @@ def test_a_folder_that_others_can_write_tells_nothing() -> None:
         NoteWriter("t-1", 5)
 
 
-def deaths_are(monkeypatch: pytest.MonkeyPatch, *deaths: Death, tasks: set[int]) -> None:
+def deaths_are(monkeypatch: pytest.MonkeyPatch, *deaths: ComponentDeath, tasks: set[int]) -> None:
     left = list(deaths)
     monkeypatch.setattr(NoteReader, "deaths", lambda self: list(left))
     monkeypatch.setattr(NoteReader, "tasks", lambda self: tasks)
@@ -95,8 +95,8 @@ def look_back(isolation: Isolation, base: int = 10) -> tuple[Isolation, CommitMe
 ALONE = Isolation(5, 1, 20, 100, alone=10)
 
 
-def died(offset: int, topic: str = "orders", partition: int = 3, last: int | None = None) -> Death:
-    return Death(Path("x"), 4, topic, partition, offset, offset if last is None else last)
+def died(offset: int, topic: str = "orders", partition: int = 3, last: int | None = None) -> ComponentDeath:
+    return ComponentDeath(Path("x"), 4, topic, partition, offset, offset if last is None else last)
 
 
 def test_a_death_with_the_record_in_its_hands_counts(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -111,7 +111,9 @@ def test_a_death_with_the_record_in_its_hands_counts(monkeypatch: pytest.MonkeyP
 
 
 @pytest.mark.parametrize("others", [[], [died(11)], [died(10, partition=2)], [died(10, topic="else")]])
-def test_a_death_that_is_not_the_records_counts_nothing(monkeypatch: pytest.MonkeyPatch, others: list[Death]) -> None:
+def test_a_death_that_is_not_the_records_counts_nothing(
+    monkeypatch: pytest.MonkeyPatch, others: list[ComponentDeath]
+) -> None:
     """A worker, the spout or another component was killed while a record was out alone: twenty times, and no more."""
     for _ in range(20):
         deaths_are(monkeypatch, *others, tasks={4, 5})

@@ -28,14 +28,14 @@ from downspout.batches import Base
 from downspout.cli import main
 from downspout.errors import BrokerError, TopologyError
 from downspout.kafka import Record
-from downspout.spout import session
+from downspout.spout import group_session
 from downspout.storm.groups import members
 from downspout.system.process import send_signal
 from downspout.testing import Scenario, Sent, simulate
 from downspout.testing.simulation import SimulationError
 from downspout.testing.simulation.faults import Faults
 from downspout.testing.simulation.plan import KINDS, Step, draw
-from downspout.testing.simulation.process import Process
+from downspout.testing.simulation.process import SimulatedProcess
 from downspout.testing.simulation.run import plan_of, run_seed
 from downspout.testing.simulation.soak import load_scenarios, soak
 from downspout.testing.simulation.verdict import SinkRows, judge
@@ -236,13 +236,13 @@ def test_a_store_that_is_silent_is_waited_for(size: float) -> None:
 
 
 def test_who_ends_with_an_error_while_all_leave_stays_away(monkeypatch: pytest.MonkeyPatch) -> None:
-    leave = Process.leave
+    leave = SimulatedProcess.leave
 
-    def leave_with_an_error(process: Process) -> None:
+    def leave_with_an_error(process: SimulatedProcess) -> None:
         leave(process)
         raise BrokerError("it ended so")
 
-    monkeypatch.setattr(Process, "leave", leave_with_an_error)
+    monkeypatch.setattr(SimulatedProcess, "leave", leave_with_an_error)
     plan = replace(draw(1), members=2, duration_s=20.0)
     plan.steps[:] = [Step(5.0, "records", size=3)]
     outcome = run_seed(orders, 1, plan=plan)
@@ -280,14 +280,14 @@ def test_a_seed_repeats_in_another_process() -> None:
 
 def test_a_component_that_raises_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     """A spout that ends its process with an error of its own is a violation, though another process takes over."""
-    commit, calls = session.commit_acked, itertools.count()
+    commit, calls = group_session.commit_acked, itertools.count()
 
     def commit_or_raise(*given: Any, **named: Any) -> bool:
         if next(calls) == 3:
             raise AttributeError("no such thing")
         return commit(*given, **named)
 
-    monkeypatch.setattr(session, "commit_acked", commit_or_raise)
+    monkeypatch.setattr(group_session, "commit_acked", commit_or_raise)
     with pytest.raises(SimulationError, match="no such thing"):
         simulate(orders, [1])
 

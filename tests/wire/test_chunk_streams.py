@@ -13,7 +13,7 @@ from bolts.parse import JsonParseBolt
 from downspout.component import Bolt
 from downspout.engine import component_of
 from downspout.wire import CHUNKS, MultilangComponent
-from downspout.wire.streams import arriving, whole
+from downspout.wire.side_streams import arriving, whole
 from spouts.kafka import KafkaSpout
 from topologies.flight_delays import FlightDelays
 

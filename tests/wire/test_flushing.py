@@ -19,7 +19,7 @@ from downspout.engine import from_class
 from downspout.ledger import Origin
 from downspout.origins import column_of
 from downspout.wire import FLUSH, Pipe, reader
-from downspout.wire.streams import FLUSH_S, Flusher
+from downspout.wire.side_streams import FLUSH_S, Flusher
 from spouts.kafka import KafkaSpout
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from downspout.wire import WireError
-from downspout.wire.emitting import Outlet
+from downspout.wire.tuple_io import Outlet
 
 
 @pytest.mark.parametrize("ackers", [0, None, 2])

@@ -23,6 +23,7 @@ from downspout.broker import broker_files
 from downspout.errors import BrokerError
 from downspout.kafka import KafkaCluster
 from downspout.system import jars
+from downspout.system.java import java as find_java
 from tools.partitions import flows, machines
 from tools.partitions.machines import Machine, Network
 from tools.partitions.schedule import BROKERS, STORES, WORKERS, Fault
@@ -107,7 +108,7 @@ class Stage:
             raise BrokerError("the workers write nothing", cure=f"see {self.machine(WORKERS[0]).log}")
 
     def _start_brokers(self) -> None:
-        library, java = jars.resolve("kafka")[0].parent, jars.java()
+        library, java = jars.resolve("kafka")[0].parent, find_java()
         command = [str(java), IPV4, *broker_files.JVM_FLAGS, "-cp", f"{library}/*"]
         cluster_id = broker_files.new_cluster_id()
         voters = ",".join(
@@ -154,7 +155,7 @@ class Stage:
         properties = machine.folder / "s3proxy.properties"
         properties.write_text("".join(f"{name}={value}\n" for name, value in lines.items()), encoding="utf-8")
         jar = str(jars.resolve("s3proxy")[0])
-        machine.start([str(jars.java()), IPV4, "-Xmx512m", "-jar", jar, "--properties", str(properties)])
+        machine.start([str(find_java()), IPV4, "-Xmx512m", "-jar", jar, "--properties", str(properties)])
         from urllib.request import Request, urlopen
 
         await_(lambda: urlopen(Request(f"{url}/bucket", method="PUT"), timeout=10).status == 200, "the S3 server")

@@ -27,8 +27,7 @@ from downspout.spark import pyspark_version
 from downspout.spark.cluster.bundle import EXECUTOR_PATH, FOLDER
 from downspout.system.java import for_spark
 from downspout.system.packaging import python_name
-from downspout.system.process import birth, let_go, send_signal, start_gated, start_watchdog, stop_watchdog
-from downspout.system.signals import handled_by
+from downspout.system.process import birth, handled_by, let_go, send_signal, start_gated, start_watchdog, stop_watchdog
 
 SETTINGS = {
     "spark.log.level": "WARN",

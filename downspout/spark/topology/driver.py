@@ -22,7 +22,7 @@ from downspout.spark.topology.batch_commit import CommittedBatch
 from downspout.spark.topology.checkpoint_claim import claim
 from downspout.spark.topology.query import REPORTED_EVERY_S, Query, SparkRun
 from downspout.spark.topology.stages import StagePlan, is_sink, plan
-from downspout.system.locks import FileLock
+from downspout.system.files import FileLock
 from downspout.system.waiting import waiting
 
 if TYPE_CHECKING:

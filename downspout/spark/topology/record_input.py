@@ -42,9 +42,8 @@ from downspout.spark.topology.stage_rows import EXHAUSTED, ChunkPlace, Exhausted
 from downspout.spark.topology.stage_tuples import EMITS, InputSpout, Root, StageOutput, TaskInput
 from downspout.spark.topology.stages import with_attempt
 from downspout.spout.emit_chunks import ChunkMaker, UnreadableRowError
-from downspout.spout.emit_modes import mode_of
 from downspout.spout.settings import policy_of, retries_of
-from downspout.spout.tuples import translator_of, tuple_maker
+from downspout.spout.tuples import mode_of, translator_of, tuple_maker
 
 WAIT_S_MAX = 0.05
 

@@ -16,7 +16,7 @@ from downspout.spark.kafka_options import EARLIEST
 from downspout.spark.source_offsets import to_json
 from downspout.spout.findings import check
 from downspout.spout.settings import dead_letter_topic, offsets_of, reading
-from downspout.spout.starts import partitions_of, topics_of
+from downspout.spout.starting import partitions_of, topics_of
 
 
 def source_options(conf: Mapping[str, Any], group: str, *, bounded: bool, records_max: int | None) -> dict[str, str]:

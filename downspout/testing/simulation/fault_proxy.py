@@ -33,8 +33,8 @@ from downspout.kafka.port import (
 )
 from downspout.sink.storage import Disk
 from downspout.testing.fake_consumer import FakeConsumer
-from downspout.testing.fake_kafka import FakeKafka, FakeProducer
-from downspout.testing.fake_transactions import FakeTransactionalProducer
+from downspout.testing.fake_kafka import FakeKafka
+from downspout.testing.fake_producer import FakeProducer, FakeTransactionalProducer
 
 __all__ = ["Connection", "FaultyDisk", "Killed", "Living", "SharedFolder", "WatchedDisk", "places"]
 

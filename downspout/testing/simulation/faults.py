@@ -12,7 +12,7 @@ from kafka.structs import TopicPartition
 from downspout.sink.recovery import SWEEP_AFTER_S
 from downspout.testing.simulation.fault_proxy import ANSWERS, KAFKA, REQUESTS, STORE, Killed
 from downspout.testing.simulation.plan import Step
-from downspout.testing.simulation.process import Fuse, Process, places_in
+from downspout.testing.simulation.process import Fuse, SimulatedProcess, places_in
 
 if TYPE_CHECKING:
     from downspout.testing.simulation.world import World
@@ -63,7 +63,7 @@ class Faults:
         self._world.kafka.coordinator_up()
         self._world.shared_folder.set_right()
 
-    def _process(self, step: Step) -> Process | None:
+    def _process(self, step: Step) -> SimulatedProcess | None:
         """Return the process that is meant: one that is not in the middle of something."""
         free = [process for process in self._world.processes if not process.busy and not process.leaving]
         return free[step.member % len(free)] if free else None
@@ -77,12 +77,12 @@ class Faults:
         if (process := self._process(step)) is not None:
             process.fuse = self._fuse(step, self._kill)
 
-    def _fuse(self, step: Step, action: Callable[[Process], None]) -> Fuse:
+    def _fuse(self, step: Step, action: Callable[[SimulatedProcess], None]) -> Fuse:
         """Aim at the steps of a flush, at commits, or at whatever comes."""
         aim = AIMS[int(step.size * len(AIMS))]
         return Fuse(self.chance.randrange(AIMED_MAX if aim else ANY_MAX), action, aim)
 
-    def _kill(self, process: Process) -> None:
+    def _kill(self, process: SimulatedProcess) -> None:
         self._count("crash")
         process.note("is killed")
         process.die()
@@ -95,7 +95,7 @@ class Faults:
         session = self._world.plan.config["kafka.session_timeout_ms"] / 1000
         seconds = session * (step.chance if self.chance.random() < 0.2 else 1 + 3 * step.chance)
 
-        def fall_asleep(process: Process) -> None:
+        def fall_asleep(process: SimulatedProcess) -> None:
             self._count("pause")
             process.note(f"stands still for {seconds:.1f} s")
             if replaced:
@@ -107,7 +107,7 @@ class Faults:
     def _replaced(self, step: Step) -> None:
         self._pause(step, replaced=True)
 
-    def _replace(self, process: Process) -> None:
+    def _replace(self, process: SimulatedProcess) -> None:
         """Somebody believes that it is dead, and starts another with the same member number."""
         if process.alive and process in self._world.processes and not self._world.calm:
             self._count("replaced")
@@ -243,7 +243,7 @@ class Faults:
         self._known.update(place for tup in tups for place in places_in(tup.values))
         return False
 
-    def kills(self, process: Process, tup: Any) -> bool:
+    def kills(self, process: SimulatedProcess, tup: Any) -> bool:
         """Return whether a bolt's tuple kills the process: the next record that no bolt has seen is such a one."""
         for place in places_in(tup.values):
             if self._killers_due and place not in self._known:

@@ -24,12 +24,12 @@ from downspout.origins import FIELD, each
 from downspout.sink.sink_bolt import SinkBolt
 from downspout.testing.simulation.fault_proxy import KAFKA, REQUESTS, STORE, Connection, FaultyDisk, Killed, full
 from downspout.testing.simulation.store import WRITES, SimulatedStore
-from downspout.wire.streams import TRANSACTIONS
+from downspout.wire.side_streams import TRANSACTIONS
 
 if TYPE_CHECKING:
     from downspout.testing.simulation.world import World
 
-__all__ = ["Fuse", "Process", "place_of", "places_in"]
+__all__ = ["Fuse", "SimulatedProcess", "place_of", "places_in"]
 
 ROUND_S = 0.001  # Virtual seconds that a round of the engine takes at least
 FAULTS_MAX = 2  # How often bolts fail tuples of one record on purpose: so seldom that none is given up for it
@@ -57,11 +57,11 @@ class Fuse:
     """Something happens to a process after so many effects, of those that it aims at (none named: of any)."""
 
     left: int
-    action: Callable[[Process], None]
+    action: Callable[[SimulatedProcess], None]
     aim: frozenset[str] = frozenset()
 
 
-class Process:
+class SimulatedProcess:
     """One process of the topology, from its start to its end.
 
     Args:

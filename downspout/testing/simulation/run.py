@@ -19,8 +19,8 @@ from downspout.errors import ConfigError, TopologyError
 from downspout.formatting import counted
 from downspout.settings.table import parse_scope
 from downspout.sink.schema import Columns
-from downspout.spout.emit_modes import CHUNKS
 from downspout.spout.settings import dead_letter_topic
+from downspout.spout.tuples import CHUNKS
 from downspout.testing.simulation.batches import WITHOUT, States, is_of_batches, states_of
 from downspout.testing.simulation.plan import Plan, draw, of_batches
 from downspout.testing.simulation.sources import Maker, Sent

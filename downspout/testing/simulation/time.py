@@ -10,7 +10,7 @@ import uuid
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
-from downspout.testing.clock import VirtualClock
+from downspout.testing.virtual_clock import VirtualClock
 
 __all__ = ["Event", "Trace", "WorldClock", "determined"]
 

@@ -24,13 +24,13 @@ from kafka.structs import TopicPartition
 
 from downspout.engine.graph import Graph
 from downspout.errors import BrokerError, ComponentError, DownspoutError, StoreAwayError, TakenOverError
-from downspout.testing.fake_group import Commit
+from downspout.testing.fake_group import AcceptedCommit
 from downspout.testing.fake_kafka import FakeKafka
 from downspout.testing.simulation.batches import SharedBatches, is_of_batches
 from downspout.testing.simulation.fault_proxy import Killed, SharedFolder
 from downspout.testing.simulation.faults import Faults
 from downspout.testing.simulation.plan import Plan, Step
-from downspout.testing.simulation.process import Process
+from downspout.testing.simulation.process import SimulatedProcess
 from downspout.testing.simulation.sources import Maker, Sent, Sources
 from downspout.testing.simulation.store import Bucket
 from downspout.testing.simulation.time import Trace, WorldClock
@@ -73,7 +73,7 @@ class World:
         self.bucket = Bucket(self.shared_folder, self._arrives) if plan.store else None
         self.trace = Trace(self.clock)
         self.kafka = FakeKafka("simulation", self.clock, cooperative=plan.cooperative)
-        self.processes: list[Process] = []
+        self.processes: list[SimulatedProcess] = []
         self.injected: Counter[str] = Counter()  # Faults that struck, by kind
         self.faulted: Counter[str] = Counter()
         self.progress: Counter[tuple[str, int]] = Counter()
@@ -145,7 +145,7 @@ class World:
                 self._turn(process)
         self.clock.turn_to(max(until, self.clock.monotonic()))
 
-    def _turn(self, process: Process) -> None:
+    def _turn(self, process: SimulatedProcess) -> None:
         self.clock.turn_to(process.due)
         process.busy = True
         try:
@@ -182,9 +182,9 @@ class World:
         """Start a process; a restart does nothing where there is another one of that number by now."""
         if not any(process.number == number for process in self.processes if not process.replaced):
             self._lives[number] += 1
-            self.processes.append(Process(self, number, self._lives[number]))
+            self.processes.append(SimulatedProcess(self, number, self._lives[number]))
 
-    def _gone(self, process: Process, restart_s: float | None) -> None:
+    def _gone(self, process: SimulatedProcess, restart_s: float | None) -> None:
         """A process has ended. One that did not do so in order is started again after a while, unless all leave."""
         process.die()
         process.bury()
@@ -193,7 +193,7 @@ class World:
             delay = restart_s + self.faults.chance.random() * (2 if self.calm else 20)
             self.later(delay, lambda: self.start(process.number))
 
-    def hold(self, process: Process, seconds: float) -> None:
+    def hold(self, process: SimulatedProcess, seconds: float) -> None:
         """Let a process stand still for so long, at least, with all its threads."""
         for consumer in process.connection.consumers:
             consumer.freeze()
@@ -203,7 +203,7 @@ class World:
         process.note(f"wakes after {seconds:.1f} s")
 
     @contextlib.contextmanager
-    def among_others(self, process: Process) -> Iterator[None]:
+    def among_others(self, process: SimulatedProcess) -> Iterator[None]:
         """Whenever this process sleeps, let others have their turns meanwhile."""
 
         def slept() -> None:
@@ -224,7 +224,7 @@ class World:
 
     def _look_back(self) -> None:
         """No commit goes back: what a group has once told to be done stays so, whoever commits."""
-        reached: dict[TopicPartition, Commit] = {}
+        reached: dict[TopicPartition, AcceptedCommit] = {}
         for commit in self.kafka.commits(self.group):
             before = reached.get(commit.partition)
             if before is not None and commit.offset < before.offset:

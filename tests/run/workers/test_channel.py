@@ -11,7 +11,6 @@ import pytest
 
 from downspout import errors
 from downspout.engine import Counts, RunResult, TaskResult, WorkerResult
-from downspout.engine.acker import Sketch
 from downspout.run import WorkerJob, WorkerMessage, WorkerReport
 from downspout.run import worker_process as channel
 from downspout.run.worker_process import Uplink, messages, read_job, send_job
@@ -34,7 +33,7 @@ def report(completed: int = 7, metrics: int = 0) -> WorkerReport:
         tasks=[TaskResult("spout", 1, {"lag": 2.0})], stacks={"spout": "Traceback"},
         dead_letters={"spout": {"topic": "dead", "by_error": {"KeyError": 2}, "last": [{"offset": 7}]}},
     )  # fmt: skip
-    return WorkerReport(result, {"spout": (0, 2)}, Sketch(4, [0.1, 0.2]), {-116: 1.5}, stopping=True, is_last=True)
+    return WorkerReport(result, {"spout": (0, 2)}, {-116: 1.5}, stopping=True, is_last=True)
 
 
 def test_a_report_arrives_as_it_was_sent(ends: tuple[socket.socket, socket.socket]) -> None:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import random
 from dataclasses import replace
 
+import pytest
+
 from downspout.engine import Bounds, Counts, Latencies, PendingTrees, RunResult, TaskResult, Tree, WorkerResult
-from downspout.engine.acker import SKETCH, joined, quantile_ms
 from downspout.run import RunMetrics, WorkerReport
 from downspout.run.merged_results import WorkerReports, add_up, merge, worker_result
 
@@ -97,25 +98,21 @@ def test_workers_that_have_not_spoken_are_nothing() -> None:
 
 
 def test_quantiles_over_workers_are_those_of_all_trees() -> None:
-    """A fast worker and a slow one with a tenth of the trees: quantiles are right to one share of the sketch."""
+    """A fast worker and a slow one with a tenth of the trees: quantiles of both are right to 2 %."""
     chance = random.Random(8)
     measured = {
         "fast": [chance.uniform(0.0, 0.1) for _ in range(18_000)],
         "slow": [1 + chance.random() for _ in range(2_000)],
     }
-    sketches = []
+    reports = []
     for times in measured.values():
         latencies = Latencies()
         latencies.add([Tree(PendingTrees(), "id", -time) for time in times], lambda: 0.0)
-        sketches.append(latencies.sketch())
-    everything = sorted(time for times in measured.values() for time in times)
-    assert joined(sketches).count == sum(sketch.count for sketch in sketches)
-    for q in (0.01, 0.5, 0.89, 0.91, 0.99):
-        for given in (sketches, [joined(sketches)]):
-            found = quantile_ms(given, q)
-            assert found is not None
-            rank = sum(time * 1000 <= found for time in everything) / len(everything)
-            assert abs(rank - q) <= 1 / SKETCH
+        reports.append([replace(report(1), latencies=latencies.histogram)])
+    everything = sorted(time * 1000 for times in measured.values() for time in times)
+    found = merged(*reports).result
+    for q, quantile in ((0.5, found.latency_p50_ms), (0.99, found.latency_p99_ms)):
+        assert quantile == pytest.approx(everything[int(q * len(everything))], rel=0.02)
 
 
 def test_partitions_are_put_together_and_the_newer_report_of_one_counts() -> None:
@@ -145,7 +142,7 @@ def test_histograms_dead_letters_and_tracebacks_are_those_of_all_lives() -> None
         letters = {"topic": "dead", "by_error": {"KeyError": number}, "last": [{"at_ms": 7 * number, "offset": number}]}
         made.result.dead_letters = {"spout": letters}
         made.result.stacks = {"sink": f"Traceback {number}"}
-        return replace(made, histogram={5: float(number), number: 1.0})
+        return replace(made, latencies={5: float(number), number: 1.0})
 
     found = merged([add_up(life(1), life(2)), life(3)], [life(4)])
     assert found.latencies == {5: 10.0, 1: 1.0, 2: 1.0, 3: 1.0, 4: 1.0}

@@ -72,7 +72,7 @@ class PollReader:
         active: list[Partition] = []
         resting: list[TopicPartition] = []
         for part in parts.values():
-            if part.quiet:
+            if part.is_idle:
                 reads = self._may_read_on(part)
             else:
                 active.append(part)
@@ -80,7 +80,7 @@ class PollReader:
             if not reads:
                 resting.append(part.tp)
         poll_ms = self._poll_ms(now, active, busy, free_ms)
-        if passed_over := self._passed_over([part for tp, part in parts.items() if tp not in resting], now):
+        if passed_over := self._pick_starved([part for tp, part in parts.items() if tp not in resting], now):
             resting += parts.keys() - {passed_over, *resting}
             poll_ms = min(poll_ms, BUSY_POLL_MS)
         batches = self._poll(resting, poll_ms, now)
@@ -95,7 +95,7 @@ class PollReader:
             self._look_at_log(now)
         return [part for part in (parts.values() if batches else active) if part.cursor.has_waiting]
 
-    def _passed_over(self, parts: Collection[Partition], now: int) -> TopicPartition | None:
+    def _pick_starved(self, parts: Collection[Partition], now: int) -> TopicPartition | None:
         """Return the one that has had no records for longest, if the next poll is its alone."""
         for part in parts:
             if part.cursor.served_at is None:
@@ -135,7 +135,7 @@ class PollReader:
                 wait = min(wait, max(due - now, 0))
         return wait
 
-    def crowded(self, now: int, active: Collection[Partition]) -> bool:
+    def needs_early_commit(self, now: int, active: Collection[Partition]) -> bool:
         """Return whether a partition is at its limit and a commit would give it room, ahead of the timer."""
         most = int(self._settings["uncommitted_max"])
         for part in self._assignment.parts.values():
@@ -291,7 +291,7 @@ class PollReader:
         wanted = {}
         for tp, part in self._assignment.parts.items():
             begin = fetches[tp].begin if tp in fetches else None
-            if part.quiet and not self._has_more(part):
+            if part.is_idle and not self._has_more(part):
                 continue
             if part.ledger.outstanding >= most or (begin is not None and begin != part.first_record[0]):
                 wanted[tp] = begin

@@ -67,7 +67,7 @@ def fits_next(limit: MetadataLimit, error: KafkaError) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class CommitFailurePolicy:
-    """What a commit before an orderly end keeps back of failed attempts, so that their records are tried again.
+    """Which failed attempts a commit before an orderly end leaves out, so that their records are tried again.
 
     A record that used up its attempts, and whose dead letter is not written, gets one more try: the next owner would
     otherwise give it up untried, though it may have been repaired for, and without knowing why it failed.
@@ -146,7 +146,7 @@ def next_offsets(due: Due) -> dict[TopicPartition, int]:
 
 
 def note_failed(due: Due, error: KafkaError, limit: MetadataLimit, heard: Heard) -> None:
-    """The broker may have these commits, or not; that it is to have them with less metadata is no failure."""
+    """Note that the broker may or may not have these commits; a commit repeated with less metadata is no failure."""
     for part, *_ in due.values():
         part.commits.in_doubt()
     if not (isinstance(error, OffsetMetadataTooLargeError) and limit.bytes_max):

@@ -22,13 +22,20 @@ from downspout.kafka.retry_gate import THROWN_OUT, cure_of, describe
 from downspout.kafka.unreadable import Limits
 from downspout.spout.assignment import PartitionAssignment, follow_partitions, partitions_to_read
 from downspout.spout.commit_stores import noted_commits, stored_commits
-from downspout.spout.commits import AsyncCommits, CommitFailurePolicy, Due, commit_acked, commit_positions, due_commits
+from downspout.spout.committing import (
+    AsyncCommits,
+    CommitFailurePolicy,
+    Due,
+    commit_acked,
+    commit_positions,
+    due_commits,
+)
 from downspout.spout.partition import Partition
+from downspout.spout.polling import PollReader
 from downspout.spout.ports import KAFKA, SpoutMetrics, StoreContext, open_store
-from downspout.spout.reader import PollReader
 from downspout.spout.services import SpoutServices
 from downspout.spout.settings import Identity, Setup, offsets_of, partitions_named
-from downspout.spout.starts import EndOffsets, missing_topics, no_partition, no_topic, refuse_other_topologies
+from downspout.spout.starting import EndOffsets, missing_topics, no_partition, no_topic, refuse_other_topologies
 
 
 class SessionState(Enum):
@@ -103,7 +110,7 @@ class GroupSession:
     @property
     def active(self) -> list[Partition]:
         """Return what is ours and needs more than to be read."""
-        return [part for part in self.assignment.parts.values() if not part.quiet]
+        return [part for part in self.assignment.parts.values() if not part.is_idle]
 
     def count_in_flight(self) -> int:
         """Return how many records are out. O(partitions)."""
@@ -197,7 +204,7 @@ class GroupSession:
         )
 
     def catch_up(self) -> None:
-        """Learn what has changed hands since the last poll. What that poll brought was dropped, so read it again."""
+        """Apply the rebalance callbacks of the last poll, whose records were dropped, and read those again."""
         has_changed = self.assignment.apply_callbacks()
         self._hear()
         if not has_changed:
@@ -229,7 +236,7 @@ class GroupSession:
         return self._services.setup.identity
 
     def put_back(self) -> None:
-        """Drop what was polled and not emitted; it will be read again, by us or by another member."""
+        """Drop polled records that were not emitted; we, or another member, will read them again."""
         self.turns.clear()
         self.catch_up()
         for part in self.assignment.parts.values():
@@ -276,7 +283,7 @@ class GroupSession:
     # --- what is committed ---
 
     def _commit_next(self) -> None:
-        """Let the next turn commit before anything leaves, and wait for the answer: a crash would miss that commit."""
+        """Make the next turn commit, and wait for the answer, before anything leaves."""
         self._waits_next = True
         self._services.commit_timer.expedite()
 
@@ -355,13 +362,13 @@ class GroupSession:
         services.commit_timer.expedite()
 
     def _failure_policy(self, ends: bool) -> CommitFailurePolicy | None:
-        """Return what a commit keeps back of failed attempts; with an open breaker each may be the last."""
+        """Return which failed attempts a commit leaves out; once the breaker is open, any commit may be the last."""
         tripped = self._services.dead_lettering.tripped
         retries_max = self._services.setup.settings["retries_max"]
         return CommitFailurePolicy(retries_max, tripped) if ends or tripped else None
 
     def commit_last(self, now: int) -> bool:
-        """Commit before the group is left; return whether all is. What is left to do, or to say, is counted."""
+        """Commit before leaving the group; return whether everything is committed. Count what is not."""
         services = self._services
         services.metrics.retry_later = sum(part.ledger.failed for part in self.assignment.parts.values())
         committed = self.commit(now, last=True)
@@ -376,7 +383,7 @@ class GroupSession:
         return committed
 
     def _uncommitted(self) -> int:
-        """Return how many offsets are done or out, and committed by no member: they come again."""
+        """Return how many offsets are done or out but not committed by any member: they come again."""
         parts = self.assignment.parts
         bases = {tp: part.ledger.base for tp, part in parts.items()}
         if self._is_thrown_out:

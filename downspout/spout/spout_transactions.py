@@ -31,18 +31,18 @@ from downspout.ledger.retry_schedule import Backoff
 from downspout.producing.messages import COMMIT, OPEN, START, Message, Progress, SentDeadLetter
 from downspout.protocols import Failure
 from downspout.spout.assignment import PartitionAssignment
-from downspout.spout.commits import CommitFailurePolicy, Due, due_commits, note_committed
+from downspout.spout.committing import CommitFailurePolicy, Due, due_commits, note_committed
 from downspout.spout.partition import Partition
 from downspout.spout.ports import SpoutMetrics
 from downspout.spout.settings import Identity
-from downspout.wire.streams import TRANSACTIONS
+from downspout.wire.side_streams import TRANSACTIONS
 
 DEAD_LETTER_BYTES_MAX = 1024 * 1024
 """Dead letters of so many bytes end a transaction before its time: they travel in one tuple."""
 
 
 class TransactionState(Enum):
-    """See the head of the module."""
+    """The states of a transaction; see the module's docstring."""
 
     CLOSED = "closed"
     OPENING = "opening"
@@ -53,7 +53,7 @@ class TransactionState(Enum):
 
 
 class Session(Protocol):
-    """What is needed of :class:`~downspout.spout.session.GroupSession`."""
+    """What is needed of :class:`~downspout.spout.group_session.GroupSession`."""
 
     consumer: ConsumerPort
     assignment: PartitionAssignment
@@ -122,7 +122,7 @@ class SpoutTransactions:
         return isinstance(tup_id, str) and tup_id.startswith("transaction/")
 
     def add(self, dead_letter: SentDeadLetter) -> None:
-        """Take a dead letter, which belongs to the transaction of its record's offset."""
+        """Add a dead letter: it belongs to the transaction of its record's offset."""
         self.dead_letters.append(dead_letter)
         self.is_dirty = True
         self._dead_letter_bytes += len(dead_letter.key or b"") + len(dead_letter.value or b"")
@@ -131,7 +131,7 @@ class SpoutTransactions:
     # --- the session ------------------------------------------------------------------------------------
 
     def look(self, session: Session, now: int) -> bool:
-        """Keep in step with the assignment; return whether partitions may start."""
+        """Follow the assignment; return whether partitions may start."""
         assignment, state = session.assignment, TransactionState
         begun = self.state in (state.STARTING, state.OPEN, state.ENDING)
         if begun and (not assignment.started or assignment.last_epoch != self._epoch):

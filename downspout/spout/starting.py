@@ -42,8 +42,7 @@ from downspout.ledger.ranges import Ranges
 from downspout.ledger.retry_schedule import RetryPolicy
 from downspout.ledger.start import Start, start_at
 from downspout.settings.secrets import shown
-from downspout.spout.crash_isolation import UncleanStarts
-from downspout.spout.partition import Partition
+from downspout.spout.partition import Partition, UncleanStarts
 from downspout.spout.ports import KAFKA, SETTING, SpoutMetrics
 from downspout.spout.settings import Identity, Setup, offsets_of, topology_of
 

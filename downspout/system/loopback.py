@@ -1,0 +1,68 @@
+"""Servers on this machine: free ports of its loopback address, and the names by which clients may ask for a server."""
+
+from __future__ import annotations
+
+import ipaddress
+import random
+import socket
+
+HOST = "127.0.0.1"
+PORTS = range(20_000, 30_000)
+"""Where free ports are looked for: below the range from which systems take the local ends of outgoing connections. A
+client that retries a stopped broker's port could otherwise be given that very port and connect to itself."""
+
+
+def is_free(port: int) -> bool:
+    """Return whether a server could listen on this port of the loopback address now."""
+    with socket.socket() as probe:
+        # As the JVM does: connections of a stopped broker that linger in TIME_WAIT are no obstacle.
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((HOST, port))
+        except OSError:
+            return False
+    return True
+
+
+def free_port(avoid: int | None = None, chance: random.Random | None = None) -> int:
+    """Return a port that was free a moment ago; another process may take it before the broker does."""
+    chance = chance or random.Random()
+    for _ in range(1000):
+        port = chance.choice(PORTS)
+        if port != avoid and is_free(port):
+            return port
+    raise OSError(f"no free port between {PORTS.start} and {PORTS.stop}")
+
+
+def may_ask_for(header: str, host: str) -> bool:
+    """Return whether a request's Host header names us.
+
+    A foreign page in a browser of this machine may let its own name point here (DNS rebinding) and would then read what
+    we answer. Its requests carry that name. So a name must be one that we were given; an address cannot be rebound.
+
+    >>> [may_ask_for(each, "127.0.0.1") for each in ("127.0.0.1:80", "localhost:80", "[::1]:80", "evil.example:80")]
+    [True, True, True, False]
+    >>> may_ask_for("build-7:8650", "build-7"), may_ask_for("", "127.0.0.1")
+    (True, False)
+    """
+    name = header.lower()
+    if name.startswith("["):
+        name = name[1:].partition("]")[0]
+    elif name.count(":") == 1:
+        name = name.partition(":")[0]
+    if name in ("localhost", host.lower()):
+        return bool(name)
+    try:
+        ipaddress.ip_address(name)
+    except ValueError:
+        return False
+    return True
+
+
+def is_loopback(address: str) -> bool:
+    """Return whether only this machine reaches an address.
+
+    >>> [is_loopback(each) for each in ("127.0.0.1", "::1", "0.0.0.0", "192.0.2.1")]
+    [True, True, False, False]
+    """
+    return ipaddress.ip_address(address).is_loopback
