@@ -9,6 +9,7 @@ from __future__ import annotations
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -18,6 +19,7 @@ import pyarrow.parquet as pq
 from bench.flights import PARTITIONS, flights_table, spoiled
 from bench.harness import BenchError
 from bench.peers.flights_parquet import FLIGHT, PLACE, schema
+from bench.shapes import Shape
 
 _NULL = np.uint64(0x9E3779B97F4A7C15)
 _BLOCK = 1_000_000
@@ -25,20 +27,21 @@ _BLOCK = 1_000_000
 Fingerprint = dict[str, int]
 
 
-def check(out: Path, records: int, share: float = 0.0) -> int:
-    """Return how many files hold the rows of ``records`` flights, of which a share was spoiled.
+def check(out: Path, records: int, share: float = 0.0, shape: Shape | None = None) -> int:
+    """Return how many files hold the rows of ``records`` flights, of which a share was spoiled, or of another shape.
 
     Raises:
         BenchError: rows are missing, twice or wrong, or a column has another type.
     """
-    wanted, seen = _expected(records, share), np.zeros(records, np.uint8)
-    found, rows, files = dict.fromkeys(FLIGHT, 0), 0, 0
-    for path, table in _tables(out):
+    columns = shape.types if shape is not None else FLIGHT
+    wanted, seen = _expected(records, share, shape), np.zeros(records, np.uint8)
+    found, rows, files = dict.fromkeys(columns, 0), 0, 0
+    for path, table in _tables(out, columns):
         numbers = table["_offset"].to_numpy() * PARTITIONS + table["_partition"].to_numpy()
         if len(numbers) and not (numbers.min() >= 0 and numbers.max() < records):
             raise BenchError(f"{path.name} has rows of records that there are not")
         np.add.at(seen, numbers, 1)
-        _add(found, fingerprint(table.select(list(FLIGHT)), numbers))
+        _add(found, fingerprint(table.select(list(columns)), numbers))
         rows, files = rows + len(numbers), files + 1
     good = ~spoiled(np.arange(records), share)
     if (wrong := np.flatnonzero(seen != good)).size:
@@ -47,7 +50,7 @@ def check(out: Path, records: int, share: float = 0.0) -> int:
             f"{rows:,} rows for {int(good.sum()):,} records; of {wrong.size:,} records there are not as many rows as "
             f"there should be, the first is {first % PARTITIONS}@{first // PARTITIONS} with {int(seen[first])}"
         )
-    if different := [name for name in FLIGHT if found[name] != wanted[name]]:
+    if different := [name for name in columns if found[name] != wanted[name]]:
         raise BenchError(f"values are not those of the records in the column(s) {', '.join(different)}")
     return files
 
@@ -58,9 +61,9 @@ def fingerprint(table: pa.Table, numbers: np.ndarray) -> Fingerprint:
     return {name: int((_hashes(table[name]) * weight).sum()) for name in table.column_names}
 
 
-def _tables(out: Path) -> Iterator[tuple[Path, pa.Table]]:
+def _tables(out: Path, columns: dict[str, str]) -> Iterator[tuple[Path, pa.Table]]:
     """Yield each file that a reader such as Spark would see, with its typed columns."""
-    wanted = schema(FLIGHT | PLACE)
+    wanted = schema(columns | PLACE)
     for path in sorted(out.rglob("*.parquet")):
         if any(part.startswith((".", "_")) for part in path.relative_to(out).parts):
             continue
@@ -74,22 +77,29 @@ def _tables(out: Path) -> Iterator[tuple[Path, pa.Table]]:
         yield path, table
 
 
-def _expected(records: int, share: float) -> Fingerprint:
-    total = dict.fromkeys(FLIGHT, 0)
+def _expected(records: int, share: float, shape: Shape | None) -> Fingerprint:
+    total: Fingerprint = {}
     for start in range(0, records, _BLOCK):
         numbers = np.arange(start, min(start + _BLOCK, records))
         numbers = numbers[~spoiled(numbers, share)]
-        _add(total, fingerprint(flights_table(numbers), numbers))
+        table = flights_table(numbers) if shape is None else shape.table(numbers, records)
+        _add(total, fingerprint(table, numbers))
     return total
 
 
 def _add(total: Fingerprint, more: Fingerprint) -> None:
     for name, value in more.items():
-        total[name] = (total[name] + value) % 2**64
+        total[name] = (total.get(name, 0) + value) % 2**64
 
 
-def _hashes(column: pa.ChunkedArray) -> np.ndarray:
+def _hashes(column: Any) -> np.ndarray:
     """Return a number for each value."""
+    if pa.types.is_floating(column.type):
+        column = pa.chunked_array([chunk.view(pa.int64()) for chunk in column.chunks], pa.int64())
+    if pa.types.is_decimal(column.type):
+        column = column.cast(pa.string())
+    elif pa.types.is_temporal(column.type):
+        column = column.cast(pa.timestamp("us")).cast(pa.int64())
     if pa.types.is_string(column.type):
         encoded = pc.dictionary_encode(column).combine_chunks()
         words = np.array([zlib.crc32(word.encode()) for word in encoded.dictionary.to_pylist()] or [0], np.uint64)

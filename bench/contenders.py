@@ -7,7 +7,7 @@ Braces in a command are filled in for each run: ``{python}`` of its environment,
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -89,7 +89,13 @@ def peer(key: str, name: str, program: str, package: str, *more: str, group: boo
 _ONCE = "exactly once in the files; every tuple acked, retries, dead letters"
 _AGAIN = "at least once: stopped between file and commit, it writes rows again; stops at the first bad record"
 
-TYPES = "parse.types=" + ",".join(f"{field}:{kind}" for field, kind in SCHEMA.items())
+
+def types(columns: Mapping[str, str]) -> str:
+    """Return the setting that declares the columns of a parser."""
+    return "parse.types=" + ",".join(f"{field}:{kind}" for field, kind in columns.items())
+
+
+TYPES = types(SCHEMA)
 
 DOWNSPOUT = (
     downspout("record", "record mode", "kafka.emit=record", note=_ONCE),
@@ -107,8 +113,12 @@ LOOP = peer("loop", "loop: kafka-python {}, orjson, PyArrow", "bare_loop", "kafk
 RIVALS = (
     LOOP,
     peer("loop-arrow", "loop: kafka-python {}, Arrow's JSON reader", "bare_loop", "kafka-python", "arrow", note=_AGAIN),
-    peer("confluent", "loop: confluent-kafka {}, Arrow's JSON reader", "confluent_arrow", "confluent-kafka",
+    peer("confluent", "loop: confluent-kafka {}, Arrow's JSON reader", "confluent_loop", "confluent-kafka", "arrow",
          note=_AGAIN),
+    peer("confluent-orjson", "loop: confluent-kafka {}, orjson, PyArrow", "confluent_loop", "confluent-kafka",
+         "orjson", note=_AGAIN),
+    peer("confluent-polars", "loop: confluent-kafka {}, Polars' NDJSON reader", "confluent_loop", "confluent-kafka",
+         "polars", note=_AGAIN + "; a number of another type becomes null or another number, unsaid"),
     peer("bytewax", "Bytewax {}, Arrow's JSON reader", "bytewax_flow", "bytewax", group=False,
          note="at least once: snapshots every 10 s in its own store, rows written since come again; "
          "stops at the first bad record"),

@@ -165,7 +165,7 @@ def command(name: str) -> list[str]:
     if name == BARE:
         return [sys.executable, str(PEERS / "kafka_python_producer.py")]
     if name == CONFLUENT:
-        return [str(python_of("confluent_arrow")), str(PEERS / "confluent_producer.py")]
+        return [str(python_of("confluent_loop")), str(PEERS / "confluent_producer.py")]
     return [sys.executable, "-m", "bench.producing", "--one", name]
 
 
@@ -176,7 +176,7 @@ def main() -> None:
     contenders = [BARE, RECORDS, CHUNKS, PORT]
     notes = []
     try:
-        python_of("confluent_arrow")
+        python_of("confluent_loop")
         contenders.append(CONFLUENT)
     except UnavailableError as error:
         notes.append(f"confluent-kafka could not be installed: {error}")

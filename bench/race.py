@@ -1,40 +1,51 @@
 """From JSON in Kafka to typed Parquet: Downspout beside its peers, on one topic, in one run, by turns.
 
-    python -m bench.race [--records 1000000] [--runs 3] [--only record,loop] [--quick]
+    python -m bench.race [--records 1000000] [--runs 3] [--only record,loop] [--shapes all] [--quick]
 
 Each run is a separate process that reads the topic from its start to its end, writes typed Parquet compressed with
 zstd, and commits. What starting costs is measured by a run over a topic of four records, and has its own column.
 Every result is checked: each record in one row, each value where it belongs, offsets committed.
+
+With ``--shapes`` (``all``, or keys such as ``missing-5,nested``) there is a race for each shape of ``bench/shapes.py``,
+of the loops and of ours, and the report has a row for each shape.
 """
 
 from __future__ import annotations
 
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from bench import chart
 from bench.contenders import LOOP, Contender, available, chosen
 from bench.flights import PARTITIONS, flights, publish
 from bench.harness import BenchError, Options, begin, by_turns, load, machine, mib, save, say, spread, table
+from bench.shapes import Shape, shapes_of
 from bench.track import Measured, Track, track
 
+SHAPED = ("record", "chunk", "loop", "loop-arrow", "confluent", "confluent-orjson", "confluent-polars")
+"""Who races over shapes: ours, and the peers whose parser is told the columns."""
 
-def race(course: Track, contenders: Sequence[Contender], records: int, runs: int) -> tuple[list[Measured], list[str]]:
+
+def race(
+    course: Track, contenders: Sequence[Contender], records: int, runs: int, shape: Shape | None = None
+) -> tuple[list[Measured], list[str]]:
     """Run all by turns, over few records and over many; return what was measured, and who failed and why.
 
     Raises:
         BenchError: one of ours failed. A peer that fails is left out from then on.
     """
-    publish(course.bootstrap, "bench-few", PARTITIONS)
-    publish(course.bootstrap, "bench-flights", records)
+    few, many = ("bench-few", "bench-flights") if shape is None else (f"few-{shape.key}", f"many-{shape.key}")
+    for topic, count in ((few, PARTITIONS), (many, records)):
+        made = None if shape is None else [(b"", value) for value, _ in shape.made(count)]
+        publish(course.bootstrap, topic, count, records=made)
     measured, failed = {contender.key: Measured(contender, records) for contender in contenders}, []
     for number, contender in by_turns(contenders, runs):
         if (found := measured.get(contender.key)) is None:
             continue
         try:
-            started, _ = course.run(contender, "bench-few", PARTITIONS)
-            cost, found.files = course.run(contender, "bench-flights", records)
+            started, _ = course.run(contender, few, PARTITIONS, shape=shape)
+            cost, found.files = course.run(contender, many, records, shape=shape)
         except BenchError as error:
             if contender.ours:
                 raise
@@ -79,12 +90,54 @@ def report(measured: Sequence[Measured], records: int, missing: Sequence[str], d
     ])  # fmt: skip
 
 
+def by_shape(races: Mapping[str, Sequence[Measured]], keys: Sequence[str], described: str) -> str:
+    """Return the Markdown report of races over several shapes: CPU-seconds per million, and what of the loop's."""
+    names = {one.contender.key: one.contender.name for race in races.values() for one in race}
+    rows = []
+    for shape, race in races.items():
+        costs = {one.contender.key: statistics.median(one.each_us) for one in race}
+        loop = costs.get(LOOP.key)
+        cells = [
+            "–" if key not in costs else f"{costs[key]:.2f}" + (f" {costs[key] / loop:.2f}x" if loop else "")
+            for key in keys
+        ]
+        rows.append([shape, f"{race[0].records:,}", *cells])
+    runs = max(len(one.costs) for race in races.values() for one in race)
+    return "\n".join([
+        "# Shapes of JSON, beside the peers", "",
+        f"CPU-seconds per million records from Kafka to typed Parquet, without starting; {runs} interleaved runs, "
+        "median; behind it, against the loop of the row. `python -m bench.race --shapes all`", "", described, "",
+        table(("shape", "records", *(names.get(key, key) for key in keys)), rows), "",
+        "Every result was checked against the rows that the records were made of. –: the peer cannot read the shape, "
+        "or its result was wrong.",
+    ])  # fmt: skip
+
+
+def race_shapes(given: Any) -> None:
+    """Race over each shape, print and save."""
+    before, keys = load(), [key for key in given.only.split(",") if key] or list(SHAPED)
+    races: dict[str, list[Measured]] = {}
+    contenders, missing = available(chosen(keys))
+    with track() as course:
+        for shape in shapes_of(given.shapes):
+            records = max(PARTITIONS, int(given.records * shape.share))
+            races[shape.name], failed = race(course, contenders, records, given.runs, shape)
+            missing += [f"{shape.name}: {why}" for why in failed]
+    text = "\n".join([by_shape(races, keys, machine(before)), "", *(f"* {line}" for line in missing)])
+    figures = {name: {one.contender.key: one.costs for one in found} for name, found in races.items()}
+    save(given.results, "shapes", text, {"records": given.records, "shapes": figures})
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
     """Publish, race, print and save."""
     options = Options(__doc__, runs=3)
     options.size("--records", 1_000_000, 50_000, type=int)
     options.add_argument("--only", default="", help="keys of contenders, as in record,loop; default: all")
+    options.add_argument("--shapes", default="", help="keys of shapes, as in missing-5,nested, or all")
     given: Any = options.read(arguments)
+    if given.shapes:
+        race_shapes(given)
+        return
     before = load()
     contenders, missing = available(chosen([key for key in given.only.split(",") if key]))
     with track() as course:

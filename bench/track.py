@@ -12,9 +12,10 @@ from pathlib import Path
 import numpy as np
 
 from bench.check import check
-from bench.contenders import Contender
+from bench.contenders import TYPES, Contender, types
 from bench.flights import PARTITIONS, spoiled
 from bench.harness import ROOT, BenchError, Cost, HungError, median, run, say
+from bench.shapes import Shape
 from downspout.broker.embedded import EmbeddedKafka
 from downspout.dead_letters.dead_letter import read_dead_letters
 from downspout.kafka.clusters import cluster_for
@@ -76,7 +77,9 @@ class Track:
         """what a reader of the report must know"""
         self._runs = 0
 
-    def run(self, contender: Contender, topic: str, records: int, share: float = 0.0) -> tuple[Cost, int]:
+    def run(
+        self, contender: Contender, topic: str, records: int, share: float = 0.0, shape: Shape | None = None
+    ) -> tuple[Cost, int]:
         """Run a contender over a topic; return its cost and how many files it made.
 
         One that hangs (kafka-python's consumer does, rarely: it counts itself as a member of a group that has none) is
@@ -87,24 +90,33 @@ class Track:
         """
         try:
             try:
-                return self._attempt(contender, topic, records, share)
+                return self._attempt(contender, topic, records, share, shape)
             except HungError:
                 self.notes.append(f"{contender.name} hung once and was started again; that is in no figure.")
                 say(self.notes[-1])
-                return self._attempt(contender, topic, records, share)
+                return self._attempt(contender, topic, records, share, shape)
         except BenchError as error:
             raise type(error)(f"{contender.name} on {topic}: {error}") from None
 
-    def _attempt(self, contender: Contender, topic: str, records: int, share: float) -> tuple[Cost, int]:
+    def _attempt(
+        self, contender: Contender, topic: str, records: int, share: float, shape: Shape | None
+    ) -> tuple[Cost, int]:
         self._runs += 1
         place = self.scratch / f"run-{self._runs}"
         place.mkdir()
         group, out = f"{topic}-{contender.key}-{self._runs}", place / "out"
-        environment = {"PYTHONPATH": str(ROOT) if contender.ours else "", "DOWNSPOUT_HOME": str(place / "home")}
+        environment = {
+            "PYTHONPATH": str(ROOT) if contender.ours else "",
+            "POLARS_MAX_THREADS": "1",
+            "DOWNSPOUT_HOME": str(place / "home"),
+        }
         try:
             command = contender.line(self.bootstrap, topic, group, out, records)
+            if shape is not None:
+                environment |= shape.environment
+                command = [types(shape.types) if part == TYPES else part for part in command]
             cost = run(command, START_S_MAX + records * RECORD_S_MAX, environment=environment, cwd=place)
-            files = check(out, records, share)
+            files = check(out, records, share, shape)
             if contender.group:
                 self._check_committed(group, records)
             if share:

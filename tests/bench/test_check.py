@@ -14,7 +14,9 @@ import pytest
 from bench.check import check
 from bench.flights import PARTITIONS, flights, flights_table, spoiled
 from bench.harness import BenchError
+from bench.peers import flights_parquet
 from bench.peers.flights_parquet import PLACE, schema, table_of, table_of_json, write_durably
+from bench.shapes import SHAPES, Shape
 
 RECORDS = 1_000
 
@@ -120,6 +122,28 @@ def test_what_peers_share_is_right(tmp_path: Path) -> None:
     write_durably(table_of([orjson.loads(value) for value in values], partitions, offsets), str(tmp_path / "rows"), "a")
     write_durably(table_of_json(values, partitions, offsets), str(tmp_path / "json"), "a")
     assert check(tmp_path / "rows", RECORDS) == check(tmp_path / "json", RECORDS) == 1
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=lambda shape: shape.key)
+def test_what_peers_share_is_right_for_each_shape(
+    shape: Shape, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """For each shape of JSON both ways yield the rows that the records were made of; another value is found."""
+    import orjson
+
+    environment = shape.environment
+    monkeypatch.setattr(flights_parquet, "COLUMNS", orjson.loads(environment["BENCH_COLUMNS"]))
+    monkeypatch.setattr(flights_parquet, "PATHS", orjson.loads(environment["BENCH_PATHS"]))
+    values = [value for value, _ in shape.made(100)]
+    partitions = [number % PARTITIONS for number in range(100)]
+    offsets = [number // PARTITIONS for number in range(100)]
+    table = table_of([orjson.loads(value) for value in values], partitions, offsets)
+    write_durably(table, str(tmp_path / "rows"), "a")
+    write_durably(table_of_json(values, partitions, offsets), str(tmp_path / "json"), "a")
+    assert check(tmp_path / "rows", 100, shape=shape) == check(tmp_path / "json", 100, shape=shape) == 1
+    write(replaced(table, "flight", pc.add(table["flight"], pa.scalar(1, pa.int32()))), tmp_path / "wrong")
+    with pytest.raises(BenchError, match="flight"):
+        check(tmp_path / "wrong", 100, shape=shape)
 
 
 def test_arrows_reader_loses_no_record_unnoticed() -> None:

@@ -16,6 +16,7 @@ from bench import chart, commits, environments, failures, growth, latency, race,
 from bench.contenders import ALL, DOWNSPOUT, LOOP, PEERS, RIVALS, Contender, available, chosen
 from bench.environments import REQUIREMENTS, UnavailableError, folder_of, pins, python_of
 from bench.harness import BenchError, Cost, HungError
+from bench.shapes import Shape
 from bench.track import Measured
 from bolts.parquet import with_origins
 from downspout.sink import Identities, SinkWriter
@@ -139,7 +140,7 @@ class StubTrack:
     def __init__(self, *failing: str) -> None:
         self.failing = failing
 
-    def run(self, contender, topic: str, records: int) -> tuple[Cost, int]:
+    def run(self, contender, topic: str, records: int, shape: Shape | None = None) -> tuple[Cost, int]:
         if contender.key in self.failing:
             raise BenchError(f"{contender.name} on {topic}: ended with 1:\na traceback")
         return cost(1.0), 1
@@ -147,7 +148,7 @@ class StubTrack:
 
 def test_a_peer_that_fails_is_left_out_and_ours_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
     """A wrong peer costs the race nothing but itself, and is told of; if we are wrong, there is no race."""
-    monkeypatch.setattr(race, "publish", lambda *_: None)
+    monkeypatch.setattr(race, "publish", lambda *_, **__: None)
     measured, failed = race.race(StubTrack("loop"), [RECORD, LOOP], 100, runs=2)  # type: ignore[arg-type]
     assert [(one.contender, len(one.costs), len(one.start_ups)) for one in measured] == [(RECORD, 2, 2)]
     assert failed == [f"left out: {LOOP.name} on bench-few: ended with 1"]

@@ -1,16 +1,18 @@
-"""The fast loop: librdkafka's consumer through confluent-kafka, Arrow's JSON reader, PyArrow.
+"""The fast loop: librdkafka's consumer through confluent-kafka, a parser, PyArrow.
 
-One file and one commit per 100,000 records.
+One file and one commit per 100,000 records. PARSER is ``arrow`` (Arrow's JSON reader), ``orjson`` (a row at a time) or
+``polars`` (its reader of NDJSON).
 """
 
 from __future__ import annotations
 
 import sys
 
+import orjson
 from confluent_kafka import Consumer, KafkaException
-from flights_parquet import ROWS_PER_FILE, table_of_json, write_durably
+from flights_parquet import ROWS_PER_FILE, table_of, table_of_json, table_of_polars, write_durably
 
-bootstrap, topic, group, directory, records = sys.argv[1:]
+bootstrap, topic, group, directory, records, parser = sys.argv[1:]
 
 consumer = Consumer(
     {
@@ -35,7 +37,11 @@ while remaining:
     offsets += [message.offset() for message in messages]
     remaining -= len(messages)
     if len(values) >= ROWS_PER_FILE or not remaining:
-        write_durably(table_of_json(values, partitions, offsets), directory, f"part-{files}")
+        if parser == "orjson":
+            table = table_of([orjson.loads(value) for value in values], partitions, offsets)
+        else:
+            table = (table_of_json if parser == "arrow" else table_of_polars)(values, partitions, offsets)
+        write_durably(table, directory, f"part-{files}")
         consumer.commit(asynchronous=False)
         files += 1
         values, partitions, offsets = [], [], []
