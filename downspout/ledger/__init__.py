@@ -16,14 +16,13 @@ from downspout.exports import offered
 __getattr__, __all__ = offered(
     __name__,
     {
-        "breaker": "CELLS_MAX MINIMUM Breaker Trip",
-        "epochs": "AssignmentEpochs Fact",
+        "breaker": "CELLS_MAX MINIMUM Breaker PartitionProgress StallReport Trip",
+        "epochs": "AssignmentEpochs Fact Start start_at",
         "isolation": "AT_WORK Isolation WINDOW",
-        "message_id": "id_prefix split_id",
         "metadata": "BYTES_MAX CommitMetadata ENDED NOTHING author_for_another_topic decode encode shorten",
-        "offsets": "NEVER PartitionLedger RetryState",
-        "origin": "Origin",
-        "ranges": "Ranges",
-        "retry_schedule": "Backoff",
+        "offsets": "PartitionLedger",
+        "origin": "Origin id_prefix range_of split_id",
+        "ranges": "Ranges RangesInFlight",
+        "retry_schedule": "NEVER Backoff RetrySchedule RetryState",
     },
 )

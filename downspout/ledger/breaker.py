@@ -1,12 +1,13 @@
-"""The circuit breaker: when so many records fail for good that it is not the records' fault.
+"""When to raise an alarm about a partition: too many of its records fail for good, or it stands still.
 
-A bad deploy fails everything. Dead-lettering all of it would be worse than to stop. So of the records that were
-read last, a ratio may be given up, and not more.
+**The circuit breaker.** A bad deploy fails everything, and dead-lettering all of it would be worse than stopping. So
+only a ratio of the records read last may be given up. "Last" goes by offset: records that fail are finished late (they
+are retried), so by time they come in crowds, above all at the end of a bounded run. Records that are still out count as
+read: a sink that delays its acks must not make the few that failed look like the only ones. Memory is bounded: offsets
+are counted in cells, and the lowest are forgotten.
 
-"Last" goes by offset, and not by when a record was finished: records that fail are finished late (they are retried), so
-by time they stand in crowds, above all at the end of a bounded run. And what is still on its way counts as read: a
-sink that holds its acks back must not make the few that failed look like the only ones. Memory is bounded: offsets are
-counted in cells, and the lowest are forgotten.
+**Progress.** A partition *stands still* from the moment its commit point last moved, or something began to wait. It is
+*stuck* once that has lasted for a limit; the start and the end of that are reported once each.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from typing import ClassVar
 
 from sortedcontainers import SortedDict
 
-MINIMUM = 100  # Fewer records say nothing (with a window below that: a whole window)
+MINIMUM = 100  # Fewer records prove nothing (with a smaller window: a whole window)
 CELLS_IN_WINDOW = 10
 CELLS_MAX = 4_096
 
@@ -51,10 +52,10 @@ class Breaker:
     """
 
     __slots__ = ("_last", "_minimum", "_ratio", "_window", "cells", "width")
-    WINDOW: ClassVar[int] = 1_000  # "Last" are so many records, where nothing else is said
+    WINDOW: ClassVar[int] = 1_000  # The default: how many records count as last
 
     def __init__(self, ratio: float, window: int | None = None) -> None:
-        self._ratio = ratio  # of the records in the window; as many given up as that open the breaker. 0: never.
+        self._ratio = ratio  # of given-up records in the window that opens the breaker; 0: never
         self._window = window = window or self.WINDOW
         self._minimum = min(MINIMUM, window)
         self.width = -(-window // CELLS_IN_WINDOW)  # Records of one cell: :meth:`read` should get no more at once
@@ -62,7 +63,7 @@ class Breaker:
         self._last: _Cell | None = None
 
     def read(self, offset: int, count: int = 1) -> None:
-        """Take note of ``count`` records, read for the first time, the first of them at ``offset``. O(1) amortised.
+        """Note ``count`` records that are read for the first time, the first at ``offset``. O(1) amortised.
 
         Offsets ascend from call to call.
         """
@@ -73,16 +74,16 @@ class Breaker:
         self._last.read += count
 
     def give_up(self, offset: int, error: str) -> Trip | None:
-        """Take note of a record that failed for good; return a trip if that is one too many. O(c).
+        """Note a record that failed for good; return a trip if that is one too many. O(c).
 
         Args:
             offset: where it is.
-            error: what it failed with: a class, since messages differ from record to record.
+            error: the class of its error; messages differ from record to record.
         """
         if not self._ratio:
             return None
         below = next(self.cells.irange(maximum=offset, reverse=True), None)
-        if below is None:  # not read in this life, or so long ago that it is forgotten
+        if below is None:  # not read by this process, or forgotten
             return None
         cell = self.cells[below]
         cell.given_up += 1
@@ -100,3 +101,65 @@ class Breaker:
             return None
         errors = sum((cell.errors for cell in window), Counter[str]())
         return Trip(given_up, read, *errors.most_common(1)[0])
+
+
+# --- Partitions that stand still ---
+
+LATE_MS = 5_000  # A check that comes so long after the one before is late
+
+
+@dataclass(frozen=True, slots=True)
+class StallReport:
+    """A partition is stuck, or moves again."""
+
+    stuck: bool  # whether it is stuck; otherwise it moves again
+    offset: int | None  # where it stood still; None: not even its start was known
+    lasted_ms: int  # for how long
+
+
+class PartitionProgress:
+    """The progress of one partition; times are integer milliseconds on the caller's clock.
+
+    Check it often. After a long time without a check (the process was stopped, or Storm did not call) the first check
+    decides nothing, since news may still be unread; the next one does.
+
+    >>> progress = PartitionProgress(20_000, now=0)
+    >>> checks = [progress.check(7, waits=True, now=second * 1000) for second in range(1, 24)]
+    >>> [word for word in checks if word]
+    [StallReport(stuck=True, offset=7, lasted_ms=20000)]
+    >>> progress.check(8, waits=True, now=24_000)
+    StallReport(stuck=False, offset=7, lasted_ms=23000)
+    """
+
+    __slots__ = ("_checked_at", "_limit_ms", "_point", "_since", "stuck")
+
+    def __init__(self, limit_ms: float, now: int) -> None:
+        self.stuck = False  # Whether that was reported, and no end of it
+        self._limit_ms = limit_ms  # how long it may stand still
+        self._point: int | None = -1
+        self._since = self._checked_at = now
+
+    def check(self, point: int | None, waits: bool, now: int, emitted_at: int | None = None) -> StallReport | None:
+        """Note the present state; return a report if one is due.
+
+        Args:
+            point: the offset to commit: the lowest that is not done; None: not known yet.
+            waits: whether records wait at or beyond it.
+            emitted_at: when the record there was emitted for the first time: progress, unlike its retries.
+        """
+        was_late = now - self._checked_at >= LATE_MS
+        self._checked_at = now
+        if point != self._point or not waits:
+            ended = StallReport(False, self._point, now - self._since) if self.stuck else None
+            self._point, self._since, self.stuck = point, now, False
+            return ended
+        if not self.stuck and emitted_at is not None:
+            self._since = max(self._since, emitted_at)
+        if self.stuck or was_late or now - self._since < self._limit_ms:
+            return None
+        self.stuck = True
+        return StallReport(True, point, now - self._since)
+
+    def still_ms(self, now: int) -> int:
+        """Return for how long it stands still, as of the last check."""
+        return now - self._since if self._checked_at > self._since else 0

@@ -1,22 +1,23 @@
-"""Which partitions a member has, each since which epoch: rebalance callbacks as facts.
+"""Assignments of one member: rebalance callbacks as facts, an epoch for each gain, and where reading starts.
 
-The client calls back in the middle of a poll, on its own thread: revoked, assigned, lost. The listener only
-writes these facts down, in order; the spout applies them to its :class:`AssignmentEpochs` after the poll.
+The client calls back in the middle of a poll, on its own thread: revoked, assigned, lost. The listener only writes
+these facts down, in order; the spout applies them to its :class:`AssignmentEpochs` after the poll.
 
-*Eager* rebalances revoke all that a member has, then assign its full new set. *Cooperative* ones revoke and
-assign only the differences. One rule reads both: what is revoked is set aside; what is assigned and was set
-aside *returns*, with all that is known about it; what is assigned and is owned already *stays*; anything
-else is *gained*. What returns may have had another owner in between (a cooperative rebalance cannot tell):
-the spout keeps it only if the group's commit is still its own.
+*Eager* rebalances revoke all that a member has, then assign its full new set. *Cooperative* ones revoke and assign only
+the differences. One rule reads both: a revoked partition is set aside; one that is assigned and was set aside *returns*
+with its state; one that is assigned and owned already *stays*; any other is *gained*. A partition that returns may have
+had another owner in between (a cooperative rebalance cannot tell): the spout keeps it only if the group's commit is
+still its own.
 
-Each gain starts an *epoch*. Message ids carry it: an ack or fail from an earlier epoch finds no owner, and
-changes nothing.
+Each gain starts an *epoch*. Message ids carry it: an ack or fail of an earlier epoch finds no owner and changes
+nothing.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Hashable, Iterable
 from dataclasses import dataclass, field
+from enum import Enum
 from typing import Generic, TypeVar
 
 P = TypeVar("P", bound=Hashable)
@@ -32,9 +33,9 @@ class Fact(Generic[P]):
 
 @dataclass
 class Changes(Generic[P]):
-    """What a series of facts comes to."""
+    """The result of a series of facts."""
 
-    # ours now and not before: they start by the table in ``downspout.ledger.start``
+    # ours now and not before: they start by :data:`STARTS`
     gained: set[P] = field(default_factory=set)
     returned: set[P] = field(default_factory=set)  # were revoked and are ours again
     forgotten: set[P] = field(default_factory=set)  # no longer ours. Nothing may be committed for them.
@@ -62,12 +63,12 @@ class AssignmentEpochs(Generic[P]):
 
     @property
     def owned(self) -> Collection[P]:
-        """Return what is ours now."""
+        """Partitions that are ours now."""
         return self._owned.keys()
 
     @property
     def aside(self) -> Collection[P]:
-        """Return what was revoked and may return in the same rebalance."""
+        """Partitions that were revoked and may return in the same rebalance."""
         return self._aside.keys()
 
     def epoch(self, partition: P) -> int:
@@ -81,7 +82,7 @@ class AssignmentEpochs(Generic[P]):
         return self.last_epoch
 
     def apply(self, facts: Iterable[Fact[P]]) -> Changes[P]:
-        """Apply facts in order and return what they come to. O(partitions)."""
+        """Apply facts in order and return their result. O(partitions)."""
         before = set(self._owned) | set(self._aside)
         gained: set[P] = set()
         returned: set[P] = set()
@@ -118,3 +119,47 @@ class AssignmentEpochs(Generic[P]):
         # Whatever was set aside and did not return with this assignment has gone to another member.
         returned.difference_update(self._aside)
         self._aside.clear()
+
+
+# --- Where reading starts: the table of Storm's ``FirstPollOffsetStrategy`` ---
+
+
+class Start(Enum):
+    """Where reading of a partition starts."""
+
+    COMMITTED = "committed"
+    BEGINNING = "beginning"
+    END = "end"
+    TIMESTAMP = "timestamp"
+    OFFSET = "offset"
+
+
+# strategy: (committed by this topology id, committed by another, not committed)
+STARTS: dict[str, tuple[Start, Start, Start]] = {
+    "EARLIEST": (Start.COMMITTED, Start.BEGINNING, Start.BEGINNING),
+    "LATEST": (Start.COMMITTED, Start.END, Start.END),
+    "UNCOMMITTED_EARLIEST": (Start.COMMITTED, Start.COMMITTED, Start.BEGINNING),
+    "UNCOMMITTED_LATEST": (Start.COMMITTED, Start.COMMITTED, Start.END),
+    "TIMESTAMP": (Start.COMMITTED, Start.TIMESTAMP, Start.TIMESTAMP),
+    "UNCOMMITTED_TIMESTAMP": (Start.COMMITTED, Start.COMMITTED, Start.TIMESTAMP),
+    "OFFSETS": (Start.COMMITTED, Start.OFFSET, Start.OFFSET),
+    "UNCOMMITTED_OFFSETS": (Start.COMMITTED, Start.COMMITTED, Start.OFFSET),
+}
+
+
+def start_at(strategy: str, *, committed: bool, by_this_topology: bool) -> Start:
+    """Return where reading of a partition starts, decided after each assignment.
+
+    The TIMESTAMP strategies ask Kafka for the first record at or after a time; without one, reading starts at the end.
+    The OFFSETS strategies, which Storm does not have, start at the offset named for the partition, or else at its
+    beginning.
+
+    Args:
+        committed: whether the group has a commit for it.
+        by_this_topology: whether that commit carries this topology's id; a redeploy has a new one, a restart keeps it.
+
+    >>> start_at("EARLIEST", committed=True, by_this_topology=False)
+    <Start.BEGINNING: 'beginning'>
+    """
+    column = 2 if not committed else 0 if by_this_topology else 1
+    return STARTS[strategy][column]

@@ -1,24 +1,42 @@
-"""What changes the ledger of one partition: records that go out, words that come back, commits.
+"""What happened to each record of one partition.
 
-The theory is in ``downspout.ledger.state``.
+The theory. Everything below ``base`` (the last commit) is done. From ``base`` to ``next`` (one more than the highest
+offset seen) every offset is in exactly one of three states:
+
+========  ====================================================================================================
+done      acked, filtered, dead-lettered or compacted; or never there at all (transaction markers, aborted
+          records, compacted before we read them: the reader went past it). Kept as ranges.
+flying    emitted once, neither acked nor failed yet. A plain dict: it needs no order.
+retrying  failed or timed out at least once: waits for its retry, or is out for it. A sorted map, since the
+          lowest one that is ready decides where the reader goes back to.
+========  ====================================================================================================
+
+What is emitted together as one tuple, a *range* ``[start, end)``, flies or is retried as one, under its first offset;
+a gap in it shares its fate. A range that fails is emitted again in parts of at most half as many records each, and no
+attempt is counted: only a record that is out alone is known to have failed itself. So one bad record among n is alone
+after O(log n) failures, and k of them cost O(k log n) tuples.
+
+So the offset to commit is the first one at or above ``base`` that is not done. An offset that was never emitted is done
+as soon as the reader has passed it, so a gap never blocks. As ranges, memory grows with the number of holes, not of
+records. Above ``next`` only ``done`` and ``earlier_failures`` hold anything: what the last commit's metadata said
+(``downspout.ledger.metadata``) about records that this ledger has not seen.
+
+The ledger knows no topics, consumers, threads, records or clock. Times are integer milliseconds on the caller's clock.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import repeat
 
-from downspout.ledger.retry_schedule import NEVER, RetryState
-from downspout.ledger.state import LedgerState
-
-__all__ = ["NEVER", "PartitionLedger", "RetryState"]
+from downspout.ledger.ranges import Ranges, RangesInFlight
+from downspout.ledger.retry_schedule import NEVER, Backoff, RetryPolicy, RetrySchedule, RetryState
 
 
-class PartitionLedger(LedgerState):
-    """The ledger of one partition during one assignment. ``h`` is the number of holes, ``f`` of retrying
-    offsets.
+class PartitionLedger:
+    """The ledger of one partition during one assignment; ``h`` is the number of holes, ``f`` of retrying offsets.
 
     Args:
         base: the offset that reading starts at: the commit, or what the start strategy resolved.
@@ -37,15 +55,50 @@ class PartitionLedger(LedgerState):
     (True, 1, 14)
     """
 
-    __slots__ = ()
+    __slots__ = (
+        "_absent",
+        "_acks",
+        "_backoff",
+        "_done",
+        "_flying",
+        "_known_end",
+        "_ranges_out",
+        "_retries",
+        "_retrying",
+        "base",
+        "earlier_failures",
+        "next",
+    )
+
+    def __init__(
+        self,
+        base: int,
+        backoff: RetryPolicy | None = None,
+        done: Iterable[tuple[int, int]] = (),
+        failures: Mapping[int, int] | None = None,
+    ) -> None:
+        self.base = base
+        self.next = base
+        self._backoff: RetryPolicy = backoff or Backoff(0)
+        self._done = Ranges(done)
+        self._done.discard_below(base)
+        self._known_end = self._done.end or base  # Above this, an offset seen first cannot be done: no need to search
+        self._absent = Ranges()  # The part of done that was never emitted: only for counting what was
+        self._flying: dict[int, int] = {}  # lowest offset → when it was emitted
+        self._ranges_out = RangesInFlight()  # Which of them are ranges
+        self._retries = RetrySchedule()
+        self._retrying = self._retries.entries
+        self.earlier_failures: dict[int, int] = {o: n for o, n in (failures or {}).items() if o >= base}
+        """Failed attempts as an earlier owner counted them, of records that were not seen yet; 0: none, and the record
+        leaves alone."""
+        self._acks = 0
 
     # --- what the reader and the topology report ---
 
     def emit(self, offset: int, now: int) -> bool:
-        """Take note that the record at ``offset`` was read and is about to be emitted; False: do not emit it.
+        """Note that the record at ``offset`` was read and is about to be emitted; False: do not emit it.
 
-        False means: done before, out already, or a retry whose time has not come. O(1) for a record seen
-        first.
+        False means: done before, out already, or a retry whose time has not come. O(1) for a new record.
         """
         if offset >= self.next:
             if offset > self.next:
@@ -65,8 +118,8 @@ class PartitionLedger(LedgerState):
         return True
 
     def emit_many(self, offsets: Sequence[int], now: int) -> int:
-        """Do what :meth:`emit` does for the first of these, as many as are new, also to earlier owners, without a gap
-        between them; return how many. O(those).
+        """Emit the longest prefix without a gap whose records are new, also to earlier owners; return its length.
+        O(those).
 
         >>> ledger = PartitionLedger(base=10)
         >>> ledger.emit_many([10, 11, 14], now=0), ledger.emit_many([14], now=0), ledger.emit_many([11], now=0)
@@ -100,10 +153,9 @@ class PartitionLedger(LedgerState):
         return sum(map(self.ack, range(start, end)))
 
     def emit_range(self, start: int, end: int, records: int, now: int) -> None:
-        """Take note that ``records`` records, all that there are in ``[start, end)``, are about to be emitted as one.
+        """Note that ``records`` records, all that there are in ``[start, end)``, are about to be emitted as one.
 
-        They were not seen before, there is one at ``start`` and one below ``end``, and :meth:`free_until` says that
-        they may be emitted. O(1).
+        They were not seen before, one is at ``start``, and :meth:`free_until` says that they may be emitted. O(1).
         """
         if self.free_until(start, end) < end or start < self.next:
             raise ValueError(f"[{start}, {end}) is not free")
@@ -115,7 +167,7 @@ class PartitionLedger(LedgerState):
             self._ranges_out.add(start, end, records)
 
     def emit_part(self, offset: int, start: int, end: int, records: int, now: int) -> int:
-        """Take note that of a range that waits at ``offset`` the part ``[start, end)`` is about to be emitted.
+        """Note that of a range that waits at ``offset`` the part ``[start, end)`` is about to be emitted.
 
         It holds ``records`` records, one at ``start`` and one below ``end``, and there is none below it. What is above
         waits on. Returns how many records are not there any more. O(log f).
@@ -144,7 +196,7 @@ class PartitionLedger(LedgerState):
         return left - max(rest, 0)
 
     def recall(self, offset: int, now: int) -> None:
-        """Take note that a record of :attr:`earlier_failures` was read; it waits, as for a retry."""
+        """Note that a record of :attr:`earlier_failures` was read; it waits, as for a retry."""
         self._pass_over(offset)
         self.next = offset + 1
         self._recall(offset, now)
@@ -152,20 +204,18 @@ class PartitionLedger(LedgerState):
     def ack(self, offset: int) -> int:
         """Take an ack of what begins at ``offset``; return how many records that is. O(1).
 
-        0 where nothing of it is out (late, double, foreign): then nothing changed.
+        0 if nothing of it is out (a late, double or foreign ack): nothing changes.
         """
         if offset not in self._flying:
             retry = self._retrying.get(offset)
             if retry is None or retry.emitted_at is None:
                 return 0
         self._acks += 1
-        return self.leave(offset)
+        return self.mark_done(offset)
 
-    def leave(self, offset: int) -> int:
-        """Take what begins at ``offset``, and is out or waits, as done without an ack; return how many records. O(1).
-
-        What is said of it later changes nothing any more.
-        """
+    def mark_done(self, offset: int) -> int:
+        """Mark the entry at ``offset`` done without an ack; return its record count. O(1). Later acks and fails are
+        ignored."""
         end, records = offset + 1, 1
         if self._flying.pop(offset, None) is None:
             if (retry := self._retries.remove(offset)) is None:
@@ -179,15 +229,15 @@ class PartitionLedger(LedgerState):
             self._done.add_range(offset, end)
         return records
 
-    def leave_below(self, offset: int) -> list[tuple[int, int, int]]:
-        """Take all that is out or waits below ``offset`` as done; return it as (start, end, records). O(that · log h).
+    def mark_done_below(self, offset: int) -> list[tuple[int, int, int]]:
+        """Mark entries below ``offset`` done; return them as (start, end, records). O(those · log h).
 
-        It goes as far as the first that reaches beyond ``offset``, or waits for no retry, as another way settles it.
+        Stops at the first entry that reaches beyond ``offset``, or is settled otherwise (:data:`NEVER`).
 
         >>> ledger = PartitionLedger(base=0)
         >>> ledger.emit_many([0, 1, 2, 3], now=0), ledger.ack(1), ledger.fail(2, now=0).ready_at
         (4, 1, 0)
-        >>> ledger.leave_below(3), ledger.commit_point()
+        >>> ledger.mark_done_below(3), ledger.commit_point()
         ([(0, 1, 1), (2, 3, 1)], 3)
         """
         left = []
@@ -196,14 +246,14 @@ class PartitionLedger(LedgerState):
             end = (self._ranges_out.end(start) or start + 1) if retry is None else retry.end
             if end > offset or (retry is not None and retry.ready_at == NEVER):
                 break
-            left.append((start, end, self.leave(start)))
+            left.append((start, end, self.mark_done(start)))
         return left
 
     def fail(self, offset: int, now: int) -> RetryState | None:
-        """Count a failed attempt and schedule the next; None where nothing of it is out. O(log f).
+        """Count a failed attempt and schedule the next; None: nothing of it is out. O(log f).
 
-        Of a range none is counted: it is split. Its parts were not tried yet, so they wait for the shortest back-off:
-        were it twice as long with each split, a bad record among 10,000 would take 16 s to find.
+        A range counts none: it is split. Its parts are new, so they wait for the shortest back-off; if it doubled with
+        each split, a bad record among 10,000 would take 16 s to find.
         """
         retry = self._take_back(offset)
         if retry is not None:
@@ -215,11 +265,11 @@ class PartitionLedger(LedgerState):
         return retry
 
     def timeout(self, offset: int, now: int, *, outage: bool = False) -> RetryState | None:
-        """Back off without counting an attempt; None where nothing of it is out.
+        """Back off without counting an attempt; None: nothing of it is out.
 
-        A timeout says nothing about the record while nothing else gets through either. So ``timeouts``
-        counts only those during which other records of the partition were acked, and no ``outage``. A range is tried
-        again as it is, until the caller says :meth:`split`.
+        ``timeouts`` counts only those during which other records of the partition were acked and there was no
+        ``outage``: while nothing gets through, a timeout says nothing about the record. A range is retried whole until
+        :meth:`split`.
         """
         retry = self._take_back(offset)
         if retry is not None:
@@ -228,21 +278,19 @@ class PartitionLedger(LedgerState):
         return retry
 
     def postpone(self, offset: int, until: int) -> None:
-        """Let the retry of ``offset`` wait until then (:data:`NEVER`: it is settled in another way). O(log f)."""
+        """Postpone the retry of ``offset`` until then (:data:`NEVER`: it is settled otherwise). O(log f)."""
         retry = self._retrying.get(offset)
         if retry is not None and retry.emitted_at is None:
             self._retries.wait(offset, retry, until)
 
     def split(self, offset: int) -> None:
-        """Let the range that waits at ``offset`` be tried again in parts, as if it had failed."""
+        """Have the range that waits at ``offset`` retried in parts, as if it had failed."""
         retry = self._retrying[offset]
         retry.most = (retry.records + 1) // 2
 
     def resolve(self, offset: int) -> bool:
-        """Take ``offset`` as done without an ack: filtered, dead-lettered. False: it was done before.
-
-        With it, the range that waits there.
-        """
+        """Mark ``offset``, and a range that waits there, done because it is filtered or dead-lettered; False: it was
+        done."""
         if offset >= self.next:
             self._pass_over(offset)
             self.next = offset + 1
@@ -258,20 +306,17 @@ class PartitionLedger(LedgerState):
         return True
 
     def passed(self, position: int) -> None:
-        """The reader stands at ``position``, and nothing that it read still waits to be emitted.
-
-        So there is no record between the last one seen and there: transaction markers, perhaps.
-        """
+        """Note that the reader is at ``position`` and has emitted all it read: no record lies between the last and
+        there."""
         if position > self.next:
             self._pass_over(position)
             self.next = position
 
     def gone(self, start: int, end: int) -> int:
-        """Resolve what waits for a retry in ``[start, end)``, because the log has no record there any more.
+        """Resolve the records that wait for a retry in ``[start, end)`` and are gone from the log; return their number.
 
-        Those that are out stay: their ack or fail is still to come. So do those that need no retry (postponed to
-        :data:`NEVER`). A range of which only the beginning is gone begins later; its retry
-        finds how many records that has taken. Returns how many were resolved.
+        Records that are out stay: their ack or fail is still to come; so do those that need no retry (:data:`NEVER`). A
+        range of which only the beginning is gone begins later; its retry finds how many records are left.
         """
         count = 0
         for offset in self._retries.waiting(start, end):
@@ -284,9 +329,9 @@ class PartitionLedger(LedgerState):
         return count
 
     def skip_to(self, offset: int) -> int:
-        """The log begins at ``offset`` now: resolve what waits for a retry below it, and pass over what was not seen.
+        """Note that the log begins at ``offset`` now; return how many offsets are lost.
 
-        Those that are out stay, as in :meth:`gone`. Returns how many offsets are lost.
+        What waits for a retry below it is resolved, what was not seen is passed over, and what is out stays.
         """
         lost = self.lost_below(offset)
         for start in self._retries.waiting(self.base, offset):
@@ -299,7 +344,7 @@ class PartitionLedger(LedgerState):
         return lost
 
     def lost_below(self, offset: int) -> int:
-        """Return what :meth:`skip_to` would return, and change nothing."""
+        """Return what :meth:`skip_to` would return, without a change."""
         waiting = self._retries.waiting(self.base, offset)
         lost: int = sum(self._retrying[start].records - self._left(start, offset) for start in waiting)
         if offset > self.next:
@@ -316,22 +361,184 @@ class PartitionLedger(LedgerState):
         self._absent.discard_below(offset)
         self._ranges_out.gaps.discard_below(offset)
 
+    # --- what can be asked ---
+
+    @property
+    def known_end(self) -> int:
+        """End of the ranges that an earlier owner recorded as done; it had read what it left open below."""
+        return self._known_end
+
+    def free_until(self, start: int, end: int) -> int:
+        """Return the end of the part from ``start`` on, at most ``end``, that has nothing done or failed earlier.
+
+        It may be emitted as a range; a record that failed earlier goes alone. O(1) if no commit held anything.
+        """
+        if self.earlier_failures:
+            end = min((offset for offset in self.earlier_failures if start <= offset < end), default=end)
+        if start < self._known_end:
+            found, stop = next(self._done.missing(start, end), (end, end))
+            end = stop if found == start else start
+        return end
+
+    def done_until(self, offset: int) -> int:
+        """Return the first offset from this one on that is not done. O(log h)."""
+        return self._done.first_gap(offset)
+
+    def first_waiting(self, offset: int) -> int | None:
+        """Return the lowest offset from this one on at which something waits for a retry, ready or not."""
+        return self._retries.first_waiting(offset)
+
+    def out_until(self, offset: int) -> int | None:
+        """Return the end of the entry that is out and begins at ``offset``; None: no such entry. O(1)."""
+        if offset in self._flying:
+            return self._ranges_out.end(offset) or offset + 1
+        retry = self._retrying.get(offset)
+        return retry.end if retry is not None and retry.emitted_at is not None else None
+
+    def commit_point(self) -> int:
+        """Return the offset to commit: the lowest that is not done. O(1) while acks come in order, else O(log h)."""
+        return self._done.first_gap(self.base)
+
+    def may_poll(self, uncommitted_max: int, now: int) -> bool:
+        """Return whether more records may be read, by the limit of Storm's KafkaSpout.
+
+        Yes with fewer than ``uncommitted_max`` offsets emitted beyond the commit; otherwise only if a retry is ready
+        among the first so many, since going back to it cannot lead past them.
+        """
+        if self.outstanding < uncommitted_max:
+            return True
+        retry = self.earliest_ready_retry(now)
+        return retry is not None and retry <= self._nth(uncommitted_max)
+
+    def earliest_ready_retry(self, now: int) -> int | None:
+        """Return the lowest offset that waits for a retry and may have it. O(log f) amortised."""
+        return self._retries.earliest_ready(now)
+
+    def next_retry(self) -> int | None:
+        """Return when the next back-off ends, in ms, perhaps too early; None: none is running. O(1).
+
+        Back-offs that :meth:`earliest_ready_retry` has found to be over are not counted.
+        """
+        return self._retries.next_at()
+
+    @property
+    def acks(self) -> int:
+        """How many acks there were."""
+        return self._acks
+
+    @property
+    def newest_done(self) -> int:
+        """The highest offset seen that is done; ``base - 1`` if none is. O(log h)."""
+        return self._done.last_below(self.next, self.base - 1)
+
+    @property
+    def done_beyond_commit(self) -> int:
+        """How many offsets above the one to commit are done. O(1) while acks come in order, else O(log h)."""
+        return self._done.total - (self.commit_point() - self.base)
+
+    @property
+    def outstanding(self) -> int:
+        """How many records were emitted (or filtered) and are not yet covered by the commit, done or not."""
+        return self.next - self.base - self._absent.total - self._ranges_out.gaps.total
+
+    def outstanding_from(self, offset: int) -> int:
+        """Return what :attr:`outstanding` would be if the commit were at ``offset``. O(gaps)."""
+        if offset <= self.base:
+            return self.outstanding
+        gaps = sum(end - max(start, offset) for start, end in [*self._absent, *self._ranges_out.gaps] if end > offset)
+        left: int = self.next - offset - gaps
+        return max(left, 0)
+
+    @property
+    def in_flight(self) -> int:
+        """How many records are out, without an ack or fail yet."""
+        return len(self._flying) + self._ranges_out.more + self._retries.records_out
+
+    @property
+    def failed(self) -> int:
+        """How many records wait for a retry."""
+        return self._retries.records - self._retries.records_out
+
+    @property
+    def pending(self) -> int:
+        """How many of the records seen are not done."""
+        return len(self._flying) + self._ranges_out.more + self._retries.records
+
+    def emitted_at(self, offset: int) -> int | None:
+        """Return when ``offset`` was last emitted, in ms, if it is out."""
+        if (flying := self._flying.get(offset)) is not None:
+            return flying
+        retry = self._retrying.get(offset)
+        return retry.emitted_at if retry else None
+
+    def retry_state(self, offset: int) -> RetryState | None:
+        """Return the state of an offset that failed and is not resolved."""
+        found: RetryState | None = self._retrying.get(offset)
+        return found
+
+    def is_done(self, offset: int) -> bool:
+        """Return whether ``offset`` is done."""
+        return offset < self.base or offset in self._done
+
+    def done_beyond(self, offset: int) -> Iterator[tuple[int, int]]:
+        """Yield the ranges done above ``offset``, in order, for a commit's metadata."""
+        for start, end in self._done:
+            if end > offset:
+                yield max(start, offset), end
+
+    def failures_from(self, offset: int) -> Iterator[tuple[int, int]]:
+        """Yield (offset, failed attempts) from ``offset`` on, in order, of this and of earlier owners."""
+        yield from ((o, t.failures) for o, t in self._retrying.items() if o >= offset and t.failures)
+        # History lies above all that was seen, so the order holds.
+        yield from sorted((o, n) for o, n in self.earlier_failures.items() if o >= offset and n)
+
     # --- inside ---
 
+    def _left(self, start: int, to: int) -> int:
+        """Return at least how many records of the entry at ``start`` are left if those below ``to`` are lost."""
+        retry: RetryState = self._retrying[start]
+        return min(retry.end - to, max(1, retry.records - (to - start))) if retry.end > to else 0
+
+    def _nth(self, count: int) -> int:
+        """Return the ``count``-th offset that was emitted beyond the commit."""
+        offset = self.base + count - 1
+        for start, end in self._absent:
+            if start > offset:
+                break
+            offset += end - start
+        return offset
+
+    def check(self) -> None:
+        """Raise AssertionError if the three states do not partition ``[base, next)``."""
+        self._done.check()
+        self._absent.check()
+        self._retries.check()
+        self._ranges_out.check()
+        done = {o for start, end in self._done for o in range(start, min(end, self.next))}
+        flying = [range(start, self._ranges_out.end(start) or start + 1) for start in self._flying]
+        retrying = [range(start, retry.end) for start, retry in self._retrying.items()]
+        sets = [done, *map(set, flying), *map(set, retrying)]
+        union = set().union(*sets)
+        assert sum(map(len, sets)) == len(union), "an offset is in two states"
+        assert union == set(range(self.base, self.next)), "an offset between base and next has no state"
+        assert all(self._done.covers(start, end) for start, end in self._absent), "absent, but not done"
+        assert self.outstanding >= 0, "more gaps than offsets"
+        assert all(o >= self.next for o in self.earlier_failures), "history of an offset that was seen"
+
     def _pass_over(self, offset: int) -> None:
-        """The reader went from ``next`` to ``offset``: what lies between is not there, or was done before."""
+        """Note that what lies between ``next`` and ``offset`` does not exist, or was done before."""
         self._done.add_range(self.next, offset)
         self._absent.add_range(self.next, offset)
         if self.earlier_failures:
             self.earlier_failures = {o: n for o, n in self.earlier_failures.items() if o >= offset}
 
     def _recall(self, offset: int, now: int) -> None:
-        """An earlier owner counted failures of this record: it comes as a retry that is due."""
+        """Add a record with failures of an earlier owner as a retry that is due."""
         count = self.earlier_failures.pop(offset)
         self._wait(offset, RetryState(failures=count, backoffs=count, ready_at=now, end=offset + 1))
 
     def _take_back(self, offset: int) -> RetryState | None:
-        """Take ``offset`` back from those that are out; None where it is not."""
+        """Take back an entry that is out; None: it is not out."""
         if self._flying.pop(offset, None) is not None:
             if self._ranges_out.more and offset in self._ranges_out:
                 end, records = self._ranges_out.take(offset)
@@ -351,12 +558,12 @@ class PartitionLedger(LedgerState):
         self._retries.wait(offset, retry, now + self._backoff.delay(retry.backoffs))
 
     def _wait(self, offset: int, retry: RetryState) -> None:
-        """Let an entry that is not there yet wait for its time."""
+        """Add an entry and let it wait for its time."""
         self._retries.add(offset, retry)
         self._retries.wait(offset, retry, retry.ready_at)
 
     def _cut(self, start: int, to: int, left: int) -> int:
-        """The beginning of a range that waits is gone; the rest waits on, with so many records. Return how many."""
+        """Cut the beginning off a range that waits, so that ``left`` records wait on; return ``left``."""
         retry = self._retries.remove(start)
         assert retry is not None
         self._done.add_range(start, to)

@@ -1,9 +1,8 @@
 """Sets of offsets, kept as ranges: memory grows with the number of holes and not with the number of offsets.
 
-A range is half-open: ``[start, end)``. Ranges are disjoint and never touch, so each set has exactly one
-form. A :class:`SortedDict` holds start → end. A plain dict holds end → start beside it, because nearly all
-that happens is that a range grows at its end or two ranges meet: both are found by a hash lookup, and only a
-new hole costs a search.
+A range is half-open: ``[start, end)``. Ranges are disjoint and never touch, so each set has exactly one form. A
+:class:`SortedDict` holds start → end, and a plain dict end → start beside it: most often a range grows at its end or
+two ranges meet, which a hash lookup finds, and only a new hole costs a search.
 """
 
 from __future__ import annotations
@@ -36,8 +35,8 @@ class Ranges:
     def add(self, offset: int) -> None:
         """Add one integer that is not in the set. O(1) where it touches a range, else O(log h).
 
-        The caller knows that it is not in the set (the ledger does: an offset is acked once); adding it twice
-        would break the form, and :meth:`add_range` is for those who do not know.
+        Adding it twice would break the form: the ledger knows that an offset is acked once. Others use
+            :meth:`add_range`.
         """
         end = offset + 1
         start = self._ends.pop(offset, None)
@@ -46,15 +45,13 @@ class Ranges:
             start = offset
             self._starts[offset] = end if following is None else following
         else:
-            # The key exists, so its place in the order does not change: no need for SortedDict's own
-            # assignment.
+            # The key exists, so the order does not change: no need for SortedDict's own assignment.
             dict.__setitem__(self._starts, start, end if following is None else following)
         self._ends[end if following is None else following] = start
         self.total += 1
 
     def add_range(self, start: int, end: int) -> None:
-        """Add ``[start, end)``, whether or not some of it is in the set. O((1 + ranges swallowed) · log
-        h)."""
+        """Add ``[start, end)``, whether or not some of it is in the set. O((1 + ranges swallowed) · log h)."""
         if start >= end:
             return
         at = self._starts.bisect_right(start) - 1
@@ -85,8 +82,7 @@ class Ranges:
         return at >= 0 and bool(self._starts.peekitem(at)[1] >= end)
 
     def first_gap(self, at: int) -> int:
-        """Return the lowest integer that is at least ``at`` and not in the set. O(1) where a range starts at
-        ``at``.
+        """Return the lowest integer that is at least ``at`` and not in the set. O(1) if a range starts at ``at``.
 
         >>> Ranges([(3, 5)]).first_gap(4)
         5
@@ -159,7 +155,7 @@ class Ranges:
         self.total -= end - start
 
     def check(self) -> None:
-        """Raise AssertionError where the form is broken."""
+        """Raise AssertionError if the form is broken."""
         previous = None
         total = 0
         for start, end in self._starts.items():
@@ -170,3 +166,54 @@ class Ranges:
             total += end - start
         assert len(self._ends) == len(self._starts), "the two indexes differ in size"
         assert total == self.total, f"{total} integers, but total says {self.total}"
+
+
+class RangesInFlight:
+    """Ranges of one partition that are out for the first time, each as one tuple, by their lowest offset.
+
+    The ledger keeps when they were emitted, as for single records; their ends and record counts are here, so that
+    single records cost nothing more. ``h`` is the number of sparse ranges beyond the commit.
+
+    >>> out = RangesInFlight()
+    >>> out.add(10, 20, records=7)
+    >>> out.more, out.gaps.total, out.end(10), out.end(11)
+    (6, 3, 20, None)
+    >>> out.take(10), out.more, out.gaps.total
+    ((20, 7), 0, 3)
+    """
+
+    __slots__ = ("_by_start", "gaps", "more")
+
+    def __init__(self) -> None:
+        self._by_start: dict[int, tuple[int, int]] = {}  # lowest offset → (end, records)
+        self.more = 0  # How many records there are beyond one for each range
+        self.gaps = Ranges()
+        """For counting only: as many offsets at the end of each range beyond the commit as it had gaps."""
+
+    def add(self, start: int, end: int, records: int) -> None:
+        """Add ``[start, end)``. O(1), or O(log h) if it has gaps."""
+        self._by_start[start] = end, records
+        self.more += records - 1
+        self.gaps.add_range(start + records, end)
+
+    def take(self, start: int) -> tuple[int, int]:
+        """Remove a range; return its end and record count. A single record at ``start`` has one."""
+        end, records = self._by_start.pop(start, (start + 1, 1))
+        self.more -= records - 1
+        return end, records
+
+    def end(self, start: int) -> int | None:
+        """Return the end of the range at ``start``; None: no range begins there."""
+        found = self._by_start.get(start)
+        return None if found is None else found[0]
+
+    def __contains__(self, start: int) -> bool:
+        return start in self._by_start
+
+    def __len__(self) -> int:
+        return len(self._by_start)
+
+    def check(self) -> None:
+        """Raise AssertionError if the count is wrong."""
+        self.gaps.check()
+        assert sum(records - 1 for _, records in self._by_start.values()) == self.more, "records out are miscounted"

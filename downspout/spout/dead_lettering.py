@@ -36,8 +36,7 @@ from downspout.errors import BrokerError, RecordError
 from downspout.formatting import counted
 from downspout.kafka.port import Record, TopicPartition
 from downspout.kafka.retry_gate import LogThrottle, describe, may_pass
-from downspout.ledger.offsets import NEVER
-from downspout.ledger.retry_schedule import FOR_EVER, Backoff
+from downspout.ledger.retry_schedule import FOR_EVER, NEVER, Backoff
 from downspout.spout.assignment import PartitionAssignment
 from downspout.spout.cursor import size_of
 from downspout.spout.partition import LastFailure, Partition
@@ -348,7 +347,7 @@ class MaxLag:
         ledger = part.ledger
         end = ledger.out_until(offset) or offset + 1
         if end - 1 < ledger.next - self._most:
-            self._leave(part, offset, end, ledger.leave(offset), now)
+            self._leave(part, offset, end, ledger.mark_done(offset), now)
             return True
         part.fails += not timed_out
         if not ledger.acks and part.fails > self._most:
@@ -364,7 +363,7 @@ class MaxLag:
     def prune(self, parts: Iterable[Partition], now: int) -> None:
         """Stop waiting for records too far behind the newest one that is done."""
         for part in parts:
-            for start, end, records in part.ledger.leave_below(part.ledger.newest_done - self._most):
+            for start, end, records in part.ledger.mark_done_below(part.ledger.newest_done - self._most):
                 self._leave(part, start, end, records, now)
 
     def _leave(self, part: Partition, start: int, end: int, records: int, now: int) -> None:

@@ -40,9 +40,8 @@ from downspout.dead_letters.replayed import PREFIX, origin_of
 from downspout.errors import USER_ERRORS, UserError
 from downspout.kafka.columns import RecordColumns
 from downspout.kafka.port import Record
-from downspout.ledger.message_id import range_id, range_of
-from downspout.ledger.offsets import RetryState
-from downspout.ledger.origin import Origin
+from downspout.ledger.origin import Origin, range_id, range_of
+from downspout.ledger.retry_schedule import RetryState
 from downspout.origins import column_of, origins
 from downspout.spout.cursor import index_of, offset_at
 from downspout.spout.emit_records import RecordEmitter

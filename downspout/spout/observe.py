@@ -17,7 +17,7 @@ from typing import Any
 from downspout.formatting import counted
 from downspout.kafka.port import Fetches, TopicPartition
 from downspout.kafka.retry_gate import RetryGate
-from downspout.ledger.progress import Progress, StallReport
+from downspout.ledger.breaker import PartitionProgress, StallReport
 from downspout.outages import CURES, OUTAGES, SILENT, Outage
 from downspout.spout.group_session import GroupSession, SessionState
 from downspout.spout.partition import LastFailure, Partition
@@ -236,7 +236,7 @@ class Stalls:
         self._log = log
         self._limit_ms = limit_ms(setup.settings["session_timeout_ms"], setup.timeout_ms)
         self._due = now + LOOK_MS
-        self._watched: dict[TopicPartition, Progress] = {}
+        self._watched: dict[TopicPartition, PartitionProgress] = {}
         self._empty_since: int | None = None  # Since when no partition is ours
         self._said_empty = False
 
@@ -261,13 +261,14 @@ class Stalls:
         assigned = session.consumer.assignment()
         self._check_share(session, bool(assigned | parts.keys()), now)
         self._watched = {
-            tp: self._watched.get(tp) or Progress(self._limit_ms, now) for tp in sorted(assigned | parts.keys())
+            tp: self._watched.get(tp) or PartitionProgress(self._limit_ms, now)
+            for tp in sorted(assigned | parts.keys())
         }
         for tp, progress in self._watched.items():
             part = parts.get(tp)
             point = None if part is None else self._point(part, session)
             waits = part is None or self._waits(part, point or 0, session)
-            report = progress.look(point, waits, now, None if part is None else _first_emit(part, point or 0))
+            report = progress.check(point, waits, now, None if part is None else _first_emit(part, point or 0))
             if report is not None:
                 self._warn(tp, part, report, self.reason(session, now, called_at, whereabouts))
 

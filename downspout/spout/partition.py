@@ -29,7 +29,7 @@ from downspout.kafka.port import ConsumerPort, Record, TopicPartition
 from downspout.kafka.unreadable import Unreadable, UnreadableBatchError
 from downspout.ledger.breaker import Breaker
 from downspout.ledger.isolation import AT_WORK, Isolation
-from downspout.ledger.message_id import id_prefix, range_id
+from downspout.ledger.origin import id_prefix, range_id
 from downspout.ledger.metadata import CommitMetadata
 from downspout.ledger.offsets import PartitionLedger
 from downspout.spout.cursor import PartitionCursor, RetryCache, index_of, offset_at

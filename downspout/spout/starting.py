@@ -1,7 +1,7 @@
 """Where a partition starts and, in a bounded run, where it ends; and what a start reports about the group's commits.
 
 **Start.** A commit decides, and ``kafka.start`` if there is none; the table of strategies is in
-``downspout.ledger.start``. Here it meets what Kafka says: where the log begins and ends, what the commit's metadata
+``downspout.ledger.epochs``. Here it meets what Kafka says: where the log begins and ends, what the commit's metadata
 holds, whether the topic is still the one that was committed for.
 
 **Data loss** (``kafka.on_data_loss``). The log may begin later than the position: retention or DeleteRecords was
@@ -35,12 +35,12 @@ from downspout.errors import BrokerError, ConfigError, DataLossError, coordinate
 from downspout.formatting import counted, lasting
 from downspout.kafka.port import Cluster, ConsumerPort, OffsetAndMetadata, TopicPartition
 from downspout.kafka.retry_gate import describe
+from downspout.ledger.epochs import Start, start_at
 from downspout.ledger.isolation import AT_WORK, Isolation
 from downspout.ledger.metadata import NOTHING, CommitMetadata, author_for_another_topic, decode
 from downspout.ledger.offsets import PartitionLedger
 from downspout.ledger.ranges import Ranges
 from downspout.ledger.retry_schedule import RetryPolicy
-from downspout.ledger.start import Start, start_at
 from downspout.settings.secrets import shown
 from downspout.spout.partition import Partition, UncleanStarts
 from downspout.spout.ports import KAFKA, SETTING, SpoutMetrics

@@ -18,7 +18,7 @@ from opentelemetry.propagate import extract
 from opentelemetry.trace import Link, Span, SpanKind, StatusCode
 
 from downspout.kafka.columns.wire import decoded_headers
-from downspout.ledger.message_id import range_id
+from downspout.ledger.origin import range_id
 from downspout.protocols import Failure
 
 if TYPE_CHECKING:

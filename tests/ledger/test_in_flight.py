@@ -8,10 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from downspout.ledger import NEVER, Backoff, PartitionLedger, split_id
-from downspout.ledger.in_flight import RangesInFlight
-from downspout.ledger.message_id import range_id, range_of
-from downspout.ledger.retry_schedule import RetryState
+from downspout.ledger import NEVER, Backoff, PartitionLedger, RangesInFlight, RetryState, range_of, split_id
+from downspout.ledger.origin import range_id
 
 AT_ONCE = Backoff(0, 0)
 

@@ -22,7 +22,7 @@ class LeavingMachine(LedgerMachine):
         limit = max(done, default=self.ledger.base - 1) - most
         assert limit == self.ledger.newest_done - most
         expected = sorted(o for o, s in self.state.items() if s != "done" and o < limit)
-        assert self.ledger.leave_below(limit) == [(o, o + 1, 1) for o in expected]
+        assert self.ledger.mark_done_below(limit) == [(o, o + 1, 1) for o in expected]
         for offset in expected:
             self.finish(offset)
 
@@ -32,7 +32,7 @@ class LeavingRangesMachine(RangeMachine):
     def leave_behind(self, most: int) -> None:
         """What lies too far behind counts as done, up to the first range that reaches into what does not."""
         limit = self.ledger.newest_done - most
-        for start, end, _ in self.ledger.leave_below(limit):
+        for start, end, _ in self.ledger.mark_done_below(limit):
             stop, offsets = self.parts.pop(start)
             self.most.pop(start, None)
             assert stop == end
@@ -55,6 +55,6 @@ def test_what_another_way_settles_stays() -> None:
     ledger.emit_many([0, 1, 2, 3], now=0)
     ledger.fail(1, now=0)
     ledger.postpone(1, NEVER)
-    assert ledger.leave_below(4) == [(0, 1, 1)]
+    assert ledger.mark_done_below(4) == [(0, 1, 1)]
     assert ledger.resolve(1)
-    assert ledger.leave_below(4) == [(2, 3, 1), (3, 4, 1)]
+    assert ledger.mark_done_below(4) == [(2, 3, 1), (3, 4, 1)]

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from downspout.ledger import Backoff
-from downspout.ledger.start import STARTS, Start, start_at
+from downspout.ledger import Backoff, Start, start_at
+from downspout.ledger.epochs import STARTS
 from downspout.settings.table import START_STRATEGIES
 
 MS = st.integers(0, 10**7)

@@ -19,7 +19,7 @@ from downspout.engine.settings import reads
 from downspout.engine.task import Task
 from downspout.errors import DownspoutError
 from downspout.kafka import clusters, port
-from downspout.ledger.message_id import split_id
+from downspout.ledger.origin import split_id
 from downspout.origins import FIELD, each
 from downspout.sink.sink_bolt import SinkBolt
 from downspout.testing.simulation.fault_proxy import KAFKA, REQUESTS, STORE, Connection, FaultyDisk, Killed, full
