@@ -23,7 +23,7 @@ import pyarrow as pa
 
 from downspout.component import Bolt
 from downspout.dead_letters.dead_letter import DeadLetters
-from downspout.dead_letters.rejected import DeadLetterWriter, Rejected
+from downspout.dead_letters.rejected import DeadLetterWriter, RejectedRow
 from downspout.errors import RecordError
 from downspout.kafka.clusters import cluster_for
 from downspout.kafka.scan import Rereader
@@ -68,7 +68,7 @@ class DeadLetterBolt(Bolt):
         self._take([(tup, [self._row(tup)]) for tup in tups])
         return len(tups)
 
-    def _row(self, tup: Any) -> Rejected:
+    def _row(self, tup: Any) -> RejectedRow:
         values = tup.values
         row = self._rejected(tup, Origin.of(values.origin), values.error, self._wall_ms())
         for name in RECORD:
@@ -89,10 +89,10 @@ class DeadLetterBolt(Bolt):
     def _wall_ms(self) -> int:
         return int(self.clock.wall() * 1000)
 
-    def _rejected(self, tup: Any, origin: Origin, error: Any, now_ms: int) -> Rejected:
-        return Rejected(origin, str(error or "rejected"), str(tup.component), int(tup.task), now_ms)
+    def _rejected(self, tup: Any, origin: Origin, error: Any, now_ms: int) -> RejectedRow:
+        return RejectedRow(origin, str(error or "rejected"), str(tup.component), int(tup.task), now_ms)
 
-    def _take(self, given: Sequence[tuple[Any, list[Rejected]]]) -> None:
+    def _take(self, given: Sequence[tuple[Any, list[RejectedRow]]]) -> None:
         box: DeadLetterWriter | None = None
         for tup, rows in given:
             if not self._topic and rows:  # the spout, which has no such topic either, then stops the run

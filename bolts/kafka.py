@@ -28,9 +28,7 @@ from downspout.kafka.port import TopicPartition, TransactionalPort
 from downspout.kafka.retry_gate import LogThrottle
 from downspout.ledger.origin import Origin
 from downspout.origins import FIELD, is_origins, origin_at
-from downspout.producing.columns import rows_of_chunk
-from downspout.producing.mapper import Maker, field_mapper, fields_of, function_mapper
-from downspout.producing.messages import Message
+from downspout.producing.mapper import Maker, field_mapper, fields_of, function_mapper, rows_of_chunk
 from downspout.producing.sending import Sending, TransactionalSending
 from downspout.producing.settings import (
     AGE_SHARE,
@@ -40,9 +38,8 @@ from downspout.producing.settings import (
     produce_settings,
     producer_client,
 )
-from downspout.producing.spout_transaction import Refused
+from downspout.producing.spout_transaction import Refused, SpoutMessage
 from downspout.producing.transactions import Transactions
-from downspout.settings.import_path import load
 from downspout.settings.options import ProduceOptions
 from downspout.settings.secrets import with_secrets
 from downspout.settings.table import component_config, parse_scope
@@ -239,7 +236,7 @@ class KafkaBolt(Bolt):
         """Do what a spout says of its transaction."""
         assert isinstance(self._sending, Transactions)
         try:
-            self._sending.take(Message.of(text))
+            self._sending.take(SpoutMessage.of(text))
         except Refused as error:
             if self._throttle.due("transaction", int(self.clock.monotonic() * 1000)):
                 self.logger.warning(

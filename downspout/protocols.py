@@ -66,7 +66,7 @@ class ComponentOffers(Protocol):
         """Return metrics for the live view and the summary; the names are in ``downspout.metrics``."""
 
     def report_dead_letters(self) -> Mapping[str, Any]:
-        """Return what it has dead-lettered: see ``downspout.dead_letters.written``; empty where nothing can be."""
+        """Return what it has dead-lettered: see ``downspout.dead_letters.dead_letter``; empty where nothing can be."""
 
     def report_partitions(self) -> Mapping[str, Mapping[str, Any]]:
         """Return where it stands in each partition that it reads; ``downspout.metrics.PARTITION_METRICS`` has names."""

@@ -20,7 +20,7 @@ from downspout.batches.core.protocol import BatchRange
 from downspout.clock import Clock
 from downspout.errors import DataLossError, coordinates
 from downspout.kafka.port import Cluster, ConsumerPort, Record, TopicPartition
-from downspout.ledger.start import Start, start_at
+from downspout.ledger.epochs import Start, start_at
 from downspout.spout.settings import offsets_of
 from downspout.spout.starting import another
 

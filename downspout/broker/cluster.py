@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Self
 
 from downspout.broker import broker_files
-from downspout.broker.broker_files import Cluster
+from downspout.broker.broker_files import ClusterFile
 from downspout.broker.embedded import START_S_MAX, EmbeddedKafka
 from downspout.errors import BrokerError, ConfigError
 from downspout.kafka.client import KafkaCluster
@@ -173,7 +173,7 @@ class EmbeddedCluster(LocalService):
 
         def node(home: Path, number: int, port: int, controller_port: int, roles: str) -> EmbeddedKafka:
             home.mkdir(mode=0o700, exist_ok=True)
-            cluster = broker_files.read_cluster(home) or Cluster(cluster_id)
+            cluster = broker_files.read_cluster(home) or ClusterFile(cluster_id)
             broker_files.write(home, replace(cluster, port=port))
             return EmbeddedKafka(
                 home,

@@ -22,8 +22,16 @@ from pathlib import Path
 from typing import Any, BinaryIO, Self
 
 from downspout.broker import broker_files
-from downspout.broker.broker_files import Broker, Cluster
-from downspout.broker.security import Security, argument_file, check_wanted, decide, read_security, write_private
+from downspout.broker.broker_files import (
+    Broker,
+    ClusterFile,
+    Security,
+    argument_file,
+    check_wanted,
+    decide,
+    read_security,
+    write_private,
+)
 from downspout.clock import SYSTEM_CLOCK, Clock
 from downspout.errors import BrokerError, DownspoutError
 from downspout.kafka import address
@@ -49,7 +57,7 @@ class _PortTaken(Exception):
 
 
 @dataclass(frozen=True)
-class Status:
+class BrokerStatus:
     """The state of the broker of a directory, and the process, if there is one.
 
     ``state`` is ``running``; ``silent`` (the process lives and does not answer); ``starting`` (or another process holds
@@ -124,13 +132,13 @@ class EmbeddedKafka(LocalService):
         """Raise a BrokerError if another protection is asked for than that with which the directory was made."""
         check_wanted(self.directory, *self._wanted)
 
-    def status(self) -> Status:
+    def status(self) -> BrokerStatus:
         """Return the state of the broker, whichever process started it; asks it, which takes at most 2 s."""
         if (broker := broker_files.read_broker(self.directory)) is not None:
             state = "running" if _answers(broker, self.directory) else "silent"
         else:
             state = "starting" if is_held(self.directory / "lock") else "stopped"
-        return Status(state, self.directory, broker)
+        return BrokerStatus(state, self.directory, broker)
 
     # --- starting ---
 
@@ -177,7 +185,7 @@ class EmbeddedKafka(LocalService):
             cure="use that broker, stop it with `downspout kafka stop`, or choose another directory",
         )
 
-    def _prepare(self, command: list[str], java: Path) -> Cluster:
+    def _prepare(self, command: list[str], java: Path) -> ClusterFile:
         """Make the directory a cluster's own, once."""
         (self.directory / "logs").mkdir(mode=0o700, exist_ok=True)
         (self.directory / "broker.json").unlink(missing_ok=True)  # we hold the lock: it is stale
@@ -190,14 +198,14 @@ class EmbeddedKafka(LocalService):
             )
         is_new = cluster is None or not cluster.formatted
         self._security = decide(self.directory, *self._wanted, java=java, is_new=is_new)
-        cluster = cluster or Cluster(broker_files.new_cluster_id())
+        cluster = cluster or ClusterFile(broker_files.new_cluster_id())
         broker_files.write(self.directory, cluster)
         if not cluster.formatted:
             self._write_properties(*self._choose_ports(cluster.port, 0))
             self._format(command, cluster)
         return cluster
 
-    def _format(self, command: list[str], cluster: Cluster) -> None:
+    def _format(self, command: list[str], cluster: ClusterFile) -> None:
         arguments = ["kafka.tools.StorageTool", "format", "--ignore-formatted"]
         arguments += ["-t", cluster.cluster_id, "-c", "server.properties", *self._security.format_arguments()]
         secret = self.directory / "format.args"  # on the command line everybody would see the password
@@ -222,7 +230,7 @@ class EmbeddedKafka(LocalService):
         if done.returncode != 0:
             raise self._failed(f"could not format {self.directory}/data (exit code {done.returncode})")
 
-    def _launch(self, command: list[str], cluster: Cluster, lock: FileLock) -> Broker:
+    def _launch(self, command: list[str], cluster: ClusterFile, lock: FileLock) -> Broker:
         for attempt in range(ATTEMPTS_MAX):
             port, controller_port = self._choose_ports(cluster.port, attempt)
             self._write_properties(port, controller_port)
@@ -250,7 +258,7 @@ class EmbeddedKafka(LocalService):
         text = broker_files.server_properties(port, controller_port, given, self._roles)
         write_private(self.directory / "server.properties", text)
 
-    def _launch_at(self, port: int, command: list[str], cluster: Cluster, lock: FileLock) -> Broker:
+    def _launch_at(self, port: int, command: list[str], cluster: ClusterFile, lock: FileLock) -> Broker:
         log = self.directory / "logs" / "server.log"
         log_start = log.stat().st_size if log.exists() else 0
         with self._console() as console:

@@ -15,8 +15,7 @@ from downspout.errors import ConfigError
 from downspout.formatting import counted
 
 if TYPE_CHECKING:
-    from downspout.tables.export import Export, Exported
-    from downspout.tables.target import Target
+    from downspout.tables.export import Export, Exported, Target
 
 EVERY_S = 10.0
 

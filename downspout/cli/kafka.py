@@ -108,8 +108,8 @@ def _directory(arguments: argparse.Namespace) -> Path:
 
 
 def _start(arguments: argparse.Namespace) -> int:
+    from downspout.broker.broker_files import BY_OPTIONS
     from downspout.broker.embedded import EmbeddedKafka
-    from downspout.broker.security import BY_OPTIONS
 
     kafka = EmbeddedKafka(
         _directory(arguments), arguments.port, detached=not arguments.foreground,

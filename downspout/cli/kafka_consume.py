@@ -128,7 +128,7 @@ def _writer(arguments: argparse.Namespace, out: TextIO) -> Callable[[Sequence[Re
     if arguments.raw:
         line = _raw_escaped if out.isatty() else _raw
     elif arguments.json_lines:
-        from downspout.producing.json_lines import line_of
+        from downspout.producing.lines import line_of
 
         def line(record: Record) -> bytes:
             return line_of(record, arguments.key_format, arguments.format).encode()
@@ -182,7 +182,7 @@ def _shown(data: bytes | None, kind: str) -> str:
 
         return b64encode(data).decode()
     if kind == "json":
-        from downspout.producing.json_lines import json_text
+        from downspout.producing.lines import json_text
 
         return json_text(data) or str(as_text(data))
     return str(as_text(data))

@@ -113,8 +113,7 @@ def _settings(arguments: argparse.Namespace) -> dict[str, Any]:
 
 
 def _parser(arguments: argparse.Namespace) -> Callable[[bytes], Outgoing]:
-    from downspout.producing.json_lines import record_of
-    from downspout.producing.lines import plain_record
+    from downspout.producing.lines import plain_record, record_of
 
     separator = arguments.key_separator
     if separator == "":

@@ -12,8 +12,7 @@ from downspout.exports import offered
 __getattr__, __all__ = offered(
     __name__,
     {
-        "dead_letter": "DeadLetter DeadLetters PREFIX parse_dead_letter read_dead_letters",
-        "replay": "group_dead_letters identity_of plan_replay",
-        "replayed": "PlainRecord claim identity_headers origin_of",
+        "dead_letter": "DeadLetter DeadLetters PREFIX WrittenLetter WrittenLetters parse_dead_letter read_dead_letters",
+        "replay": "PlainRecord claim group_dead_letters identity_headers identity_of origin_of plan_replay",
     },
 )

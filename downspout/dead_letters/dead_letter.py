@@ -1,34 +1,85 @@
 """Dead letters: records that failed for good, kept whole in a topic of their own.
 
 A dead letter has the key, value, timestamp and headers of its record. More headers say where it came from and why it
-failed (:data:`PREFIX`, in the manner of Kafka Connect), ``unknown`` where that is not known.
+failed (:data:`PREFIX`, as in Kafka Connect), or ``unknown``.
 
 Dead letters are at-least-once: a crash between the write and the commit of the spout writes a record again, so readers
 count an origin once. Where a KafkaBolt commits for the spout, they are exactly-once: each is in the transaction of its
 record's offset (``downspout/spout/spout_transactions.py``). A replay is a record of its own there, since what is
 committed tells nothing of the one it stands for.
 
-The topic keeps what it gets: it has no retention (a dead letter keeps its record's timestamp, which may be years old),
+The topic keeps its records: it has no retention (a dead letter keeps its record's timestamp, which may be years old),
 and takes any record that another topic took, with our headers.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections import Counter, deque
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import lru_cache
+from typing import Any
 
 from kafka.errors import KafkaError
 
 from downspout.component import Failure
-from downspout.dead_letters.written import Written, WrittenLetters
 from downspout.errors import BrokerError, coordinates
 from downspout.kafka.port import Cluster, ConsumerPort, ProducerPort, Record, TopicPartition
 from downspout.kafka.retry_gate import cure_of, describe
 from downspout.kafka.scan import scan
 from downspout.kafka.unreadable import CUT_BYTES, Unreadable
+
+# --- Recent dead letters ---
+
+
+LAST_MAX = 10
+ERRORS_MAX = 50  # Exceptions that are counted apart; any others are counted together
+OTHERS = "other exceptions"
+
+
+@dataclass(frozen=True, slots=True)
+class WrittenLetter:
+    """A dead letter that is durable."""
+
+    topic: str  # of the record that failed, like partition and offset
+    partition: int
+    offset: int
+    error: str  # class and message of the exception; else how it failed
+    component: str  # the bolt that failed it; empty where that is not known
+    attempts: int
+    at_ms: int | None  # when it failed last, milliseconds since the epoch
+
+
+class WrittenLetters:
+    """Counts dead letters by exception, and keeps the last ones. Its memory is bounded.
+
+    >>> letters = WrittenLetters("shop.dead-letters")
+    >>> letters.add([WrittenLetter("orders", 3, 918, "KeyError: 'sku'", "price", 4, 1_700_000_000_000)])
+    >>> letters.report()["by_error"], letters.report()["last"][0]["offset"]
+    ({'KeyError': 1}, 918)
+    """
+
+    def __init__(self, topic: str) -> None:
+        self._topic = topic
+        self._by_error: Counter[str] = Counter()
+        self._last: deque[WrittenLetter] = deque(maxlen=LAST_MAX)
+
+    def add(self, written: Iterable[WrittenLetter]) -> None:
+        """Take note of dead letters that are durable."""
+        for each in written:
+            kind = each.error.partition(": ")[0]
+            self._by_error[kind if kind in self._by_error or len(self._by_error) < ERRORS_MAX else OTHERS] += 1
+            self._last.append(each)
+
+    def report(self) -> dict[str, Any]:
+        """Return all of it as what JSON can hold; the newest dead letter comes last."""
+        return {"topic": self._topic, "by_error": dict(self._by_error), "last": [asdict(each) for each in self._last]}
+
+
+# --- The topic ---
+
 
 PREFIX = "__downspout.errors."
 UNKNOWN = "unknown"
@@ -36,7 +87,6 @@ RECORD_BYTES_MAX = 64 * 1024 * 1024
 MESSAGE_CHARS_MAX = 1_000
 STACK_CHARS_MAX = 8_000
 OFFSETS_MAX = 1 << 31  # No batch has more offsets, whatever a dead letter says
-"""Polls in a row that bring nothing (30 s) before a reader gives up on a broker that claims to have more."""
 
 _OFFSET, _ATTEMPTS = PREFIX + "offset", PREFIX + "attempts"
 _FIRST_FAILURE, _LAST_FAILURE = PREFIX + "first.failure.ms", PREFIX + "last.failure.ms"
@@ -73,7 +123,7 @@ class DeadLetters:
         self.timeout_s = timeout_s
         self._producer: ProducerPort | None = None
         self._queued: list[Record] = []
-        self._notes: list[Written] = []  # of what is queued
+        self._notes: list[WrittenLetter] = []  # of what is queued
         self.written = WrittenLetters(topic)
 
     def write(
@@ -226,13 +276,13 @@ class DeadLetters:
 
 def _note(
     record: Record, attempts: int, at_ms: int | None, failure: Failure | None, unreadable: Unreadable | None
-) -> Written:
+) -> WrittenLetter:
     error = (failure.error or failure.kind) if failure is not None else UNKNOWN
     if unreadable is not None:
         error = f"unreadable: {unreadable.why}"
     component = failure.component if failure is not None else ""
     short = error[:MESSAGE_CHARS_MAX]
-    return Written(record.topic, record.partition, record.offset, short, component, attempts, at_ms)
+    return WrittenLetter(record.topic, record.partition, record.offset, short, component, attempts, at_ms)
 
 
 @dataclass(frozen=True, slots=True)

@@ -43,7 +43,7 @@ _CLASS = re.compile(r"[A-Za-z_][\w.]*: ")
 
 
 @dataclass(slots=True, eq=False)
-class Rejected:
+class RejectedRow:
     """A row that waits for its dead letter."""
 
     origin: Origin  # of the record
@@ -116,9 +116,9 @@ class DeadLetterWriter:
     ) -> None:
         self._dead_letters, self._reader, self._clock, self._log = dead_letters, reader, clock, log
         self._done, self._refused = done, refused
-        self._known: dict[tuple[Origin, str], Rejected] = {}
-        self._waiting: deque[Rejected] = deque()
-        self._sent: list[Rejected] = []
+        self._known: dict[tuple[Origin, str], RejectedRow] = {}
+        self._waiting: deque[RejectedRow] = deque()
+        self._sent: list[RejectedRow] = []
         self._sent_until = 0.0
         self._since: float | None = None
         self._open: dict[str, int] = {}  # tuple → dead letters that it waits for
@@ -129,7 +129,7 @@ class DeadLetterWriter:
         self.written = 0
         self.incomplete = 0
 
-    def add(self, tup: str, rows: Sequence[Rejected]) -> None:
+    def add(self, tup: str, rows: Sequence[RejectedRow]) -> None:
         """Take the rows of a tuple, given by its id; it is done when all their dead letters are durable."""
         if not rows:
             self._done(tup)
@@ -175,7 +175,7 @@ class DeadLetterWriter:
             elif self._known:
                 self._clock.sleep(POLL_S)
 
-    def _send(self, batch: list[Rejected]) -> None:
+    def _send(self, batch: list[RejectedRow]) -> None:
         try:
             records = self._records(batch)
             self._sent = [row for row in batch if row.place in records]
@@ -195,7 +195,7 @@ class DeadLetterWriter:
                 self._sent = batch
             self._fail(error)
 
-    def _records(self, batch: list[Rejected]) -> dict[RecordPlace, Record]:
+    def _records(self, batch: list[RejectedRow]) -> dict[RecordPlace, Record]:
         """Return the records of rows, as they are known or read again; some may take another call."""
         records = {row.place: row.record() for row in batch if row.is_known}
         wanted = [row for row in batch if row.place not in records]
@@ -253,7 +253,7 @@ class DeadLetterWriter:
         for row in batch:
             self._refuse(row, refusal)
 
-    def _refuse(self, row: Rejected, cause: KafkaError) -> None:
+    def _refuse(self, row: RejectedRow, cause: KafkaError) -> None:
         del self._known[row.origin, row.error]
         where = coordinates(row.origin.topic, row.origin.partition, row.origin.offset)
         refusal = RecordError(

@@ -21,7 +21,7 @@ from downspout.errors import ConfigError, DownspoutError
 from downspout.findings import Finding
 from downspout.origins import FIELD
 from downspout.protocols import scopes_of, takes_chunks, wrong_stateful_keys
-from downspout.settings.storm_keys import meant
+from downspout.settings.layers import meant
 from downspout.settings.table import SETTINGS, parse_scope
 from downspout.spout.settings import dead_letter_topic, is_named
 from downspout.spout.tuples import CHUNKS

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
-from downspout.dead_letters.written import LAST_MAX
+from downspout.dead_letters.dead_letter import LAST_MAX
 from downspout.engine.acker import quantile_ms
 from downspout.engine.bolt_task import BoltTask
 from downspout.engine.graph import Graph
@@ -96,7 +96,7 @@ class RunResult:
     # the same as ``components`` and ``reports``, task by task
     tasks: Sequence[TaskResult] = ()
     stacks: Mapping[str, str] = field(default_factory=dict)  # the traceback of each component's last kind of error
-    # by component, what it has dead-lettered: see ``downspout.dead_letters.written``
+    # by component, what it has dead-lettered: see ``downspout.dead_letters.dead_letter``
     dead_letters: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     # one by one, where several processes ran (``run.workers``); the other values are those of all
     workers: Sequence[WorkerResult] = ()

@@ -41,8 +41,7 @@ from kafka.coordinator.assignors.sticky.sticky_assignor import StickyPartitionAs
 from downspout.errors import ConfigError, MissingExtraError
 from downspout.formatting import nearest
 from downspout.settings.secrets import REFERENCE, shown
-from downspout.settings.table import CLIENT_PREFIX
-from downspout.settings.values import parse_as
+from downspout.settings.table import CLIENT_PREFIX, parse_as
 
 # --- Consumers ---
 

@@ -40,7 +40,7 @@ from downspout.kafka.port import (
     Gathering,
     GroupMembership,
     OffsetAndMetadata,
-    RebalanceListener,
+    RebalanceHandler,
     Record,
     TopicPartition,
 )
@@ -81,11 +81,11 @@ class KafkaConsumerPort(ConsumerPort):
 
     # --- what to read ---
 
-    def subscribe(self, topics: Sequence[str], listener: RebalanceListener) -> None:
+    def subscribe(self, topics: Sequence[str], listener: RebalanceHandler) -> None:
         self._need_group()
         self._consumer.subscribe(topics=list(topics), listener=_known_to_the_client(listener))
 
-    def subscribe_pattern(self, pattern: str, listener: RebalanceListener) -> None:
+    def subscribe_pattern(self, pattern: str, listener: RebalanceHandler) -> None:
         self._need_group()
         self._consumer.subscribe(pattern=rf"(?:{pattern})\Z", listener=_known_to_the_client(listener))
 
@@ -314,7 +314,7 @@ def watched(known: type[Any], aborted: list[tuple[TopicPartition, int, int]]) ->
     return noting_aborted(keeping_errors(known), aborted)
 
 
-def _known_to_the_client(listener: RebalanceListener) -> RebalanceListener:
+def _known_to_the_client(listener: RebalanceHandler) -> RebalanceHandler:
     """Let the client take a listener that does not inherit from its class."""
     ConsumerRebalanceListener.register(type(listener))
     return listener

@@ -25,7 +25,7 @@ from kafka import errors
 from numpy.typing import NDArray
 
 from downspout.errors import USER_ERRORS, ConfigError
-from downspout.settings.import_path import load
+from downspout.settings.table import load
 
 SEED, M, R = 0x9747B28C, 0x5BD1E995, 24
 MASK = 0xFFFFFFFF

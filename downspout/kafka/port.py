@@ -31,7 +31,7 @@ __all__ = [
     "OffsetAndMetadata",
     "OpenTransaction",
     "ProducerPort",
-    "RebalanceListener",
+    "RebalanceHandler",
     "Record",
     "Sent",
     "TopicPartition",
@@ -130,7 +130,7 @@ class Record(Protocol):
     headers: Sequence[tuple[str, bytes]]
 
 
-class RebalanceListener(Protocol):
+class RebalanceHandler(Protocol):
     """Receives rebalance facts, possibly on the client's own thread in the middle of ``poll``: record, do not act."""
 
     def on_partitions_assigned(self, partitions: Collection[TopicPartition]) -> None:
@@ -146,10 +146,10 @@ class RebalanceListener(Protocol):
 class ConsumerPort(Protocol):
     """A consumer in a group. Errors are kafka-python's (``kafka.errors``); their ``retriable`` says which may pass."""
 
-    def subscribe(self, topics: Sequence[str], listener: RebalanceListener) -> None:
+    def subscribe(self, topics: Sequence[str], listener: RebalanceHandler) -> None:
         """Join the group for these topics at the next poll."""
 
-    def subscribe_pattern(self, pattern: str, listener: RebalanceListener) -> None:
+    def subscribe_pattern(self, pattern: str, listener: RebalanceHandler) -> None:
         """Join the group for topics whose whole name matches; new ones are picked up as they appear."""
 
     def assign(self, partitions: Collection[TopicPartition]) -> None:

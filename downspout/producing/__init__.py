@@ -14,8 +14,8 @@ from downspout.exports import offered
 __getattr__, __all__ = offered(
     __name__,
     {
-        "faults": "error_of_record",
-        "mapper": "Outgoing",
-        "messages": "Message Progress SentDeadLetter",
+        "mapper": "Outgoing rows_of_chunk",
+        "sending": "error_of_record",
+        "spout_transaction": "PartitionCommit SentDeadLetter SpoutMessage",
     },
 )

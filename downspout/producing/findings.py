@@ -12,7 +12,7 @@ from downspout.kafka.address import parse_bootstrap
 from downspout.kafka.clusters import is_registered, is_scheme
 from downspout.kafka.partitioners import make_partitioner
 from downspout.producing.settings import check, produce_settings
-from downspout.settings.import_path import load
+from downspout.settings.table import load
 
 __all__ = ["findings"]
 

@@ -6,18 +6,18 @@ Nothing here does I/O. What cannot be written is a ValueError that says which pa
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import is_dataclass
-from itertools import chain
+from itertools import chain, repeat
 from math import isfinite
 from typing import Any, NamedTuple
 
 import orjson
+import pyarrow as pa
 
 from downspout.errors import ConfigError
-from downspout.settings.import_path import load
-
-__all__ = ["FORMATS", "Maker", "Outgoing", "encoder", "field_mapper", "function_mapper"]
+from downspout.origins import FIELD
+from downspout.settings.table import load
 
 Headers = Sequence[tuple[str, bytes | None]]
 TIME_MS_MAX = 253_402_300_799_999
@@ -267,3 +267,18 @@ def function_mapper(setting: str, path: str) -> Maker:
         raise ValueError(f"{path} returned {made!r:.60}: neither an Outgoing nor (key, message)")
 
     return make
+
+
+def rows_of_chunk(chunk: pa.RecordBatch) -> Iterator[tuple[Any, ...]]:
+    """Yield the values of each row, without its origin: no record is made of that.
+
+    >>> list(rows_of_chunk(pa.RecordBatch.from_pydict({"key": ["a", None], "message": [b"x", b"y"]})))
+    [('a', b'x'), (None, b'y')]
+    """
+    columns: list[Iterable[Any]] = [
+        repeat(None) if name == FIELD else column.to_pylist()
+        for name, column in zip(chunk.schema.names, chunk.columns, strict=True)
+    ]
+    if all(isinstance(column, repeat) for column in columns):
+        return iter([(None,) * len(columns)] * chunk.num_rows)
+    return zip(*columns, strict=False)

@@ -1,25 +1,276 @@
 """The transactions of one spout task's records: begun by its first result, ended by its offsets.
 
-How they fit together with other tasks and with late tuples is said in :mod:`downspout.producing.transactions`.
+The spout talks to the sink over the stream ``downspout.transactions``:
+
+=========  ==================================================  ==================================================
+message    meaning                                             meaning of its ack
+=========  ==================================================  ==================================================
+open       these partitions are mine; end what is open         nothing of an earlier session can be committed now
+start      each partition begins with this commit              its records may come
+commit     all records that are out have their answer;         the transaction is committed, with these offsets
+           commit with these offsets and dead letters
+=========  ==================================================  ==================================================
+
+A fail of any of them means that the transaction is aborted, or that its outcome is unknown. Then the spout opens a new
+session and continues from Kafka's committed offsets. How this works with other tasks and late tuples:
+:mod:`downspout.producing.transactions`.
 """
 
 from __future__ import annotations
 
+import base64
+import json
 import logging
+from array import array
+from bisect import bisect_left, bisect_right
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from itertools import repeat
+from typing import NamedTuple
 
+import numpy as np
 from kafka import errors
+from numpy.typing import NDArray
 
-from downspout.errors import BrokerError, TakenOverError, coordinates
-from downspout.kafka.port import TopicPartition, TransactionalPort
+from downspout.errors import BrokerError, RecordError, TakenOverError, coordinates
+from downspout.kafka.port import GroupMembership, OffsetAndMetadata, TopicPartition, TransactionalPort
 from downspout.kafka.retry_gate import describe
+from downspout.ledger.metadata import decode
 from downspout.ledger.origin import Origin
-from downspout.producing.faults import FENCED, concerns_all, error_of_all, is_its_own
 from downspout.producing.mapper import Outgoing
-from downspout.producing.messages import Done, Message, Progress, SentDeadLetter
-from downspout.producing.partition_results import Offsets, PartitionResults
-from downspout.producing.sending import Row, TransactionalSending
+from downspout.producing.sending import FENCED, Row, TransactionalSending, concerns_all, error_of_all, is_its_own
+
+# --- Messages ---
+
+OPEN, START, COMMIT = "open", "start", "commit"
+
+
+class PartitionCommit(NamedTuple):
+    """A commit of one partition; without one, ``offset`` is -1."""
+
+    topic_id: str
+    offset: int = -1
+    metadata: str = ""
+
+    @property
+    def entry(self) -> OffsetAndMetadata:
+        """Return it as the producer takes it."""
+        return OffsetAndMetadata(self.offset, self.metadata, -1)
+
+
+class SentDeadLetter(NamedTuple):
+    """A dead letter that belongs to a transaction."""
+
+    tp: TopicPartition
+    """Of the record that failed."""
+    offset: int
+    topic: str
+    key: bytes | None
+    value: bytes | None
+    headers: Sequence[tuple[str, bytes]]
+    timestamp_ms: int | None
+
+
+class SpoutMessage(NamedTuple):
+    """A message of a spout task to the transactional sink.
+
+    >>> tp = TopicPartition("orders", 3)
+    >>> failed = SentDeadLetter(tp, 5, "dead", None, b"x", [("why", b"y")], 17)
+    >>> commits, member = {tp: PartitionCommit("id", 7, "m")}, GroupMembership("g", 2, "m-1")
+    >>> sent = SpoutMessage(COMMIT, "reader:0", "s1", commits, member, [failed])
+    >>> SpoutMessage.of(sent.text()) == sent
+    True
+    """
+
+    kind: str
+    spout: str
+    """Component and index of the task."""
+    session: str
+    """A new one at each start and after each abort; what belongs to an earlier one is refused."""
+    partitions: Mapping[TopicPartition, PartitionCommit]
+    membership: GroupMembership = GroupMembership("")
+    dead_letters: Sequence[SentDeadLetter] = ()
+
+    def text(self) -> str:
+        """Return it as JSON."""
+        return json.dumps(
+            [
+                self.kind, self.spout, self.session, [[*tp, *found] for tp, found in self.partitions.items()],
+                list(self.membership), [_dead_letter_values(each) for each in self.dead_letters],
+            ]
+        )  # fmt: skip
+
+    @classmethod
+    def of(cls, text: str) -> SpoutMessage:
+        """Return the message of a text."""
+        kind, spout, session, partitions, membership, dead_letters = json.loads(text)
+        return cls(
+            kind, spout, session,
+            {TopicPartition(topic, number): PartitionCommit(*found) for topic, number, *found in partitions},
+            GroupMembership(*membership), [_dead_letter_of(each) for each in dead_letters],
+        )  # fmt: skip
+
+
+def _dead_letter_values(dead_letter: SentDeadLetter) -> list[object]:
+    tp, offset, topic, key, value, headers, timestamp_ms = dead_letter
+    return [*tp, offset, topic, _text(key), _text(value), [[name, _text(held)] for name, held in headers], timestamp_ms]
+
+
+def _dead_letter_of(values: Sequence[object]) -> SentDeadLetter:
+    source, number, offset, topic, key, value, headers, at = values
+    pairs = [(name, _bytes(held) or b"") for name, held in headers]  # type: ignore[attr-defined]
+    return SentDeadLetter(TopicPartition(source, number), offset, topic, _bytes(key), _bytes(value), pairs, at)  # type: ignore[arg-type]
+
+
+def _text(value: bytes | None) -> str | None:
+    return None if value is None else base64.b64encode(value).decode()
+
+
+def _bytes(text: object) -> bytes | None:
+    return None if text is None else base64.b64decode(str(text))
+
+
+class CommittedOffsets:
+    """The offsets of a partition that a commit says are done. A look-up is O(log ranges).
+
+    >>> done = CommittedOffsets(PartitionCommit(""))
+    >>> 0 in done
+    False
+    """
+
+    def __init__(self, progress: PartitionCommit) -> None:
+        found = (
+            decode(progress.offset, progress.metadata, topic_id=progress.topic_id).done if progress.offset >= 0 else ()
+        )
+        self.base, self._topic_id = progress.offset, progress.topic_id
+        self._starts = [start for start, _ in found]
+        self._ends = [end for _, end in found]
+        self.end = self._ends[-1] if found else self.base  # From here on none is
+
+    def is_of_another_topic(self, topic_id: str) -> bool:
+        """Return whether a record is of an earlier topic of this name."""
+        return bool(self._topic_id and topic_id) and self._topic_id != topic_id
+
+    def __contains__(self, offset: int) -> bool:
+        if offset < self.base:
+            return True
+        at = bisect_right(self._starts, offset) - 1
+        return at >= 0 and offset < self._ends[at]
+
+
+# --- Results of one partition ---
+
+Offsets = NDArray[np.int64]
+
+
+class _Run(NamedTuple):
+    """The results of a chunk."""
+
+    offsets: Offsets  # They increase
+    topics: Sequence[str]
+    path: str  # Of all
+    contents: Sequence[int]  # Hashes
+
+    @property
+    def last(self) -> int:
+        return int(self.offsets[-1])
+
+
+class PartitionResults:
+    """The results of one partition.
+
+    >>> results = PartitionResults(PartitionCommit("", 10))
+    >>> [results.is_new(Origin("in", "", 0, offset), "out", Outgoing(None, b"x")) for offset in (9, 10, 10)]
+    [False, True, False]
+    """
+
+    def __init__(self, progress: PartitionCommit) -> None:
+        self._one_by_one: dict[tuple[int, str, str], int] = {}
+        """Hashes of what is in the transaction, by offset, topic and path."""
+        self._runs: list[_Run] = []
+        """The others, by their offsets. None of them lies between the first and the last one of another."""
+        self.committed(progress)
+
+    def committed(self, progress: PartitionCommit) -> None:
+        """Go on from what is committed now."""
+        self.done = CommittedOffsets(progress)
+        self.forget()
+
+    def forget(self) -> None:
+        """Go on without what is in the transaction: it is ended."""
+        self._one_by_one.clear()
+        self._runs.clear()
+
+    # --- results in -------------------------------------------------------------------------------------
+
+    def is_new(self, origin: Origin, topic: str, record: Outgoing) -> bool:
+        """Take note of a result; return whether it is neither committed nor in the transaction.
+
+        It runs for each record.
+
+        Raises:
+            RecordError: another result has the same origin.
+        """
+        _, _, _, offset, path = origin
+        if offset < self.done.end and offset in self.done:
+            return False
+        if self._runs and self._run_between(offset, offset) is not None:
+            self._keep_one_by_one()
+        identity, content = (offset, topic, path), hash(record[:2])
+        before = self._one_by_one.get(identity)
+        if before is None:
+            self._one_by_one[identity] = content
+            return True
+        if before != content:
+            raise RecordError(
+                f"two results for topic {topic} have the same origin, and differ",
+                cure="a bolt that makes several tuples of one gives each origin.child(name, number)",
+            )
+        return False
+
+    def are_new(self, offsets: Offsets, path: str, rows: Sequence[Row]) -> bool:
+        """Take note of the results of a chunk, if it can be seen from their offsets that each is new; else of none.
+
+        Returns:
+            Whether they are; if not, each is to be asked about.
+        """
+        first, last = int(offsets[0]), int(offsets[-1])
+        if self._one_by_one or first < self.done.end or not bool((offsets[1:] > offsets[:-1]).all()):
+            return False
+        if self._run_between(first, last) is not None:
+            return False
+        contents = array("q", [hash(record[:2]) for _, _, record in rows])
+        self._runs.insert(self._place(first), _Run(offsets, [topic for _, topic, _ in rows], path, contents))
+        return True
+
+    def _place(self, offset: int) -> int:
+        """Return which run is the first that ends at an offset or behind it."""
+        return bisect_left(self._runs, offset, key=lambda run: run.last)
+
+    def _run_between(self, first: int, last: int) -> _Run | None:
+        """Return a run that has something in common with these offsets, or lies between them, or around them."""
+        at = self._place(first)
+        return self._runs[at] if at < len(self._runs) and self._runs[at].offsets[0] <= last else None
+
+    def _keep_one_by_one(self) -> None:
+        for run in self._runs:
+            identities = zip(run.offsets.tolist(), run.topics, repeat(run.path), strict=False)
+            self._one_by_one.update(zip(identities, run.contents, strict=True))
+        self._runs.clear()
+
+    # --- the end ----------------------------------------------------------------------------------------
+
+    def not_in(self, done: CommittedOffsets, dead: Collection[int]) -> int | None:
+        """Return an offset with a result in the transaction that is not done, or dead; None: there is none."""
+        if dead:
+            self._keep_one_by_one()
+        beyond = [offset for offset, _, _ in self._one_by_one if offset >= done.base or offset in dead]
+        for run in self._runs:
+            beyond += run.offsets[run.offsets >= done.base].tolist()
+        return next((offset for offset in beyond if offset in dead or offset not in done), None)
+
+
+# --- The transaction of one spout task ---
 
 ANSWER_S_MAX = 4.0
 """How long the brokers may take for each of: the offsets, the commit, the abort."""
@@ -94,7 +345,7 @@ class SpoutTransaction:
             ) from error
         self._fenced = None  # the brokers have aborted a transaction that took too long: this process stood still
 
-    def start(self, positions: Mapping[TopicPartition, Progress]) -> None:
+    def start(self, positions: Mapping[TopicPartition, PartitionCommit]) -> None:
         """Take note of what is committed already."""
         self.results = {tp: PartitionResults(progress) for tp, progress in positions.items()}
 
@@ -163,7 +414,7 @@ class SpoutTransaction:
 
     # --- the end ----------------------------------------------------------------------------------------
 
-    def commit(self, message: Message) -> None:
+    def commit(self, message: SpoutMessage) -> None:
         """Commit the transaction with these offsets, or abort it.
 
         Raises:
@@ -222,11 +473,11 @@ class SpoutTransaction:
                 cure="correct the dead-letter topic (max.message.bytes, rights); nothing is committed past it",
             ) from error
 
-    def _uncovered(self, message: Message) -> str:
+    def _uncovered(self, message: SpoutMessage) -> str:
         """Return which record has results in the transaction, though it failed: as its offset is not done, or dead."""
         for tp, results in self.results.items():
             dead = {each.offset for each in message.dead_letters if each.tp == tp}
-            done = Done(message.partitions.get(tp, Progress("")))
+            done = CommittedOffsets(message.partitions.get(tp, PartitionCommit("")))
             if (offset := results.not_in(done, dead)) is not None:
                 return f"{coordinates(tp.topic, tp.partition, offset)} failed after a result of it was sent"
         return ""

@@ -2,18 +2,20 @@
 
 Each task of the sink has one transactional producer for each spout task whose records it gets. The spout says when a
 transaction ends: it stops emitting, waits until all that is out has its answer, and sends the offsets to commit
-(:mod:`downspout.producing.messages`). So what is in a transaction at that moment are the results of whole records, and
-it is committed only if the offsets cover all of them. A record that failed after some of its results were sent keeps
-the transaction from its commit: it is aborted, and all of it comes again.
+(:mod:`downspout.producing.spout_transaction`). So a transaction then holds the results of whole records, and it is
+committed only if the offsets cover all of them. If a record fails after some of its results were sent, the transaction
+is aborted, and all of it comes again.
 
-**Late tuples.** A tuple that timed out is emitted again, while the first one may still be on its way, into this
-transaction or a later one. A result of an offset that is committed is dropped; so is one that is in the transaction
-already. Results are told apart by their origin, as rows are in the Parquet sink.
+**Late tuples.** A tuple that timed out is emitted again while the first may still be in flight, into this transaction
+or a later one. A result of a committed offset is dropped, and so is one that the transaction holds already. Results are
+told apart by their origin, as rows are in the Parquet sink, and by their topic. Those of a chunk are kept as columns as
+long as no other result has an offset between its first and its last; then they are kept one by one until the
+transaction ends.
 
 **Fencing.** The transactional id is made of the names and numbers of the topology, sink and spout tasks. An ``open``
-makes a new producer where there is none, or aborts what is open; either way nothing that was sent before can be
-committed when the spout reads its committed offsets. Kafka refuses the offsets of a member that is not of the group any
-more. A partition that another spout opens is taken out of the transaction of the first, which can then only be aborted.
+makes a new producer if there is none, or aborts what is open: nothing that was sent before can be committed once the
+spout reads its committed offsets. Kafka refuses the offsets of a member that has left the group. A partition that
+another spout opens is taken out of the first one's transaction, which can then only be aborted.
 """
 
 from __future__ import annotations
@@ -32,10 +34,17 @@ from downspout.kafka.retry_gate import describe
 from downspout.ledger.origin import Origin
 from downspout.origins import common_of, offsets_of, values_of
 from downspout.producing.mapper import Outgoing
-from downspout.producing.messages import COMMIT, OPEN, Message, Progress
-from downspout.producing.partition_results import PartitionResults
 from downspout.producing.sending import Acks, Chunk, Row, TransactionalSending
-from downspout.producing.spout_transaction import NewSending, Refused, SpoutTransaction
+from downspout.producing.spout_transaction import (
+    COMMIT,
+    OPEN,
+    NewSending,
+    PartitionCommit,
+    PartitionResults,
+    Refused,
+    SpoutMessage,
+    SpoutTransaction,
+)
 
 Destination = tuple[SpoutTransaction, PartitionResults, TransactionalSending]
 """Where results of a partition go, what of them is there, and what sends them."""
@@ -209,7 +218,7 @@ class Transactions:
 
     # --- the spouts' messages ---------------------------------------------------------------------------
 
-    def take(self, message: Message) -> None:
+    def take(self, message: SpoutMessage) -> None:
         """Do what the spout says.
 
         Raises:
@@ -230,7 +239,7 @@ class Transactions:
         else:
             transaction.start(mine)
 
-    def _open(self, message: Message, mine: Mapping[TopicPartition, Progress]) -> None:
+    def _open(self, message: SpoutMessage, mine: Mapping[TopicPartition, PartitionCommit]) -> None:
         transaction = self.by_spout.get(message.spout)
         if transaction is None:
             transactional_id = f"{self._prefix}.{message.spout}"
@@ -253,7 +262,7 @@ class Transactions:
         # Results are taken from the start on: until then it is not known which of them are committed already.
         self._owners.update(dict.fromkeys(mine, (message.spout, transaction)))
 
-    def _take_over(self, tp: TopicPartition, message: Message) -> None:
+    def _take_over(self, tp: TopicPartition, message: SpoutMessage) -> None:
         """Another spout's session ends, since a partition of it is this one's now."""
         other, owner = self._owners[tp]
         is_same = other.rpartition(".")[0] == message.spout.rpartition(".")[0]

@@ -45,7 +45,7 @@ from downspout.engine.task import Task, about
 from downspout.errors import coordinates
 from downspout.exit_guard import leave_at_once, say
 from downspout.formatting import counted, lasting
-from downspout.ledger.message_id import split_id
+from downspout.ledger.origin import split_id
 from downspout.outages import OUTAGES
 
 if TYPE_CHECKING:

@@ -1,17 +1,103 @@
-"""The one table of settings. ``downspout check`` and ``docs/reference/settings.md`` are made from it."""
+"""The one table of settings, and how text becomes a setting's value.
+
+``downspout check`` and ``docs/reference/settings.md`` are made from the table.
+"""
 
 from __future__ import annotations
 
+import json
+import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path, PurePath
 from typing import Any
 
-from downspout.errors import ConfigError
+from downspout.errors import USER_ERRORS, ConfigError
 from downspout.formatting import figure, nearest
 from downspout.settings.folders import local_path
 from downspout.settings.object_path import place_path
-from downspout.settings.values import KIND_NAMES, PARSERS
+
+# --- Values ---
+
+
+def _parse_bool(value: Any) -> bool:
+    if isinstance(value, bool):
+        return value
+    known = {"true": True, "yes": True, "on": True, "1": True, "false": False, "no": False, "off": False, "0": False}
+    if (text := str(value).strip().lower()) not in known:
+        raise ValueError(value)
+    return known[text]
+
+
+def _parse_int(value: Any) -> int:
+    if isinstance(value, bool) or (isinstance(value, float) and not value.is_integer()):
+        raise ValueError(value)
+    return int(str(value).replace("_", "")) if isinstance(value, str) else int(value)
+
+
+def _parse_float(value: Any) -> float:
+    if isinstance(value, bool) or (number := float(value)) != number:
+        raise ValueError(value)
+    return number
+
+
+def _parse_list(value: Any) -> list[str]:
+    if isinstance(value, str):
+        text = value.strip()
+        value = json.loads(text) if text.startswith("[") else [part.strip() for part in text.split(",") if part.strip()]
+    if not isinstance(value, Iterable) or isinstance(value, Mapping):
+        raise TypeError(value)
+    return [str(item) for item in value]
+
+
+def _parse_str(value: Any) -> str:
+    if not isinstance(value, str | int | float | os.PathLike) or isinstance(value, bool):
+        raise TypeError(value)
+    return os.fspath(value) if isinstance(value, os.PathLike) else str(value)
+
+
+PARSERS = {
+    str: _parse_str, Path: _parse_str, PurePath: _parse_str, int: _parse_int, float: _parse_float, bool: _parse_bool,
+    list: _parse_list,
+}  # fmt: skip
+
+
+def parse_as(kind: type, value: Any) -> Any:
+    """Return a value as the text, number, switch or list that a setting of this kind would be.
+
+    Raises:
+        TypeError, ValueError, OverflowError: it is none.
+
+    >>> parse_as(int, "1_000"), parse_as(bool, "yes")
+    (1000, True)
+    """
+    return PARSERS[kind](value)
+
+
+def load(setting: str, path: str) -> Any:
+    """Return the user's object at ``module.name``: Storm's configuration is JSON and cannot hold a function.
+
+    >>> load("kafka.listener", "collections.OrderedDict").__name__
+    'OrderedDict'
+    """
+    module, dot, name = path.rpartition(".")
+    try:
+        if not dot:
+            raise ImportError("there is no dot in it")
+        return getattr(import_module(module), name)
+    except USER_ERRORS as error:  # a module may raise anything while it is imported
+        raise ConfigError(f"{setting} = {path!r} cannot be imported: {error}", cure="module.name") from error
+
+
+KIND_NAMES = {
+    str: "text", Path: "a path", PurePath: "a path or a URL", int: "a whole number", float: "a number",
+    bool: "true or false", list: "a list of names",
+}  # fmt: skip
+
+
+# --- The table ---
+
 
 ENV_PREFIX = "DOWNSPOUT_"
 CLIENT_PREFIX = "kafka.client."

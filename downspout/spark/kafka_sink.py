@@ -37,7 +37,7 @@ from downspout.kafka.client_values import producer_properties
 from downspout.kafka.clusters import cluster_for
 from downspout.kafka.partitioners import PARTITIONERS
 from downspout.kafka.port import ProducerPort
-from downspout.producing.faults import concerns_all, error_of_all, error_of_record
+from downspout.producing.sending import concerns_all, error_of_all, error_of_record
 from downspout.spark.kafka_options import PRODUCER, Option, client_properties, connection_of, flag
 
 if TYPE_CHECKING:

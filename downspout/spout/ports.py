@@ -24,8 +24,8 @@ from downspout.errors import USER_ERRORS, BrokerError, ConfigError, TakenOverErr
 from downspout.formatting import nearest_url
 from downspout.kafka.port import OffsetAndMetadata, Record, TopicPartition
 from downspout.offset_ranges import OffsetRanges
-from downspout.settings.import_path import load
 from downspout.settings.secrets import shown
+from downspout.settings.table import load
 
 if TYPE_CHECKING:
     from downspout.kafka.port import Cluster

@@ -32,7 +32,7 @@ from downspout.kafka.clusters import is_scheme
 from downspout.kafka.port import Gathering, TopicPartition
 from downspout.ledger.metadata import BYTES_MAX
 from downspout.ledger.retry_schedule import FOR_EVER, Backoff, RetryPolicy
-from downspout.settings.import_path import load
+from downspout.settings.table import load
 from downspout.spout.partition import RENEW_MS, Makers
 from downspout.wire.side_streams import FLUSH, TRANSACTIONS
 

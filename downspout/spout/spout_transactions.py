@@ -28,7 +28,7 @@ from downspout.kafka.port import Cluster, ConsumerPort, Record, TopicPartition
 from downspout.kafka.retry_gate import LogThrottle
 from downspout.ledger.metadata import decode
 from downspout.ledger.retry_schedule import Backoff
-from downspout.producing.messages import COMMIT, OPEN, START, Message, Progress, SentDeadLetter
+from downspout.producing.spout_transaction import COMMIT, OPEN, START, PartitionCommit, SentDeadLetter, SpoutMessage
 from downspout.protocols import Failure
 from downspout.spout.assignment import PartitionAssignment
 from downspout.spout.committing import CommitFailurePolicy, Due, due_commits, note_committed
@@ -143,12 +143,12 @@ class SpoutTransactions:
         if self.state is state.CLOSED and now >= self._again_at and (owned or self._opened):
             self._session, self._opened = uuid.uuid4().hex, owned
             group = session.consumer.membership()
-            self._send(state.OPENING, OPEN, dict.fromkeys(owned, Progress("")), membership=group)
+            self._send(state.OPENING, OPEN, dict.fromkeys(owned, PartitionCommit("")), membership=group)
         elif not owned:
             return True
         elif self.state is state.FENCED and assignment.started:
             self._epoch = assignment.last_epoch
-            positions = {part.tp: Progress(part.topic_id, *(part.commits.last or ())) for part in session.parts}
+            positions = {part.tp: PartitionCommit(part.topic_id, *(part.commits.last or ())) for part in session.parts}
             self._send(state.STARTING, START, positions)
         return self.state is state.FENCED
 
@@ -166,11 +166,11 @@ class SpoutTransactions:
         self.is_dirty = self.is_wanted = False
 
     def _send(
-        self, state: TransactionState, kind: str, partitions: Mapping[TopicPartition, Progress], **more: Any
+        self, state: TransactionState, kind: str, partitions: Mapping[TopicPartition, PartitionCommit], **more: Any
     ) -> None:
         self.state = state
         self._out = f"transaction/{uuid.uuid4().hex}"
-        text = Message(kind, self._spout, self._session, partitions, **more).text()
+        text = SpoutMessage(kind, self._spout, self._session, partitions, **more).text()
         self._emit([text], tup_id=self._out, stream=TRANSACTIONS)
 
     # --- commits ----------------------------------------------------------------------------------------
@@ -195,7 +195,7 @@ class SpoutTransactions:
         for part, point, metadata, _ in due.values():
             _check_whole(part, point, metadata)
         self._due = due
-        found = {tp: Progress(part.topic_id, point, text) for tp, (part, point, text, _) in due.items()}
+        found = {tp: PartitionCommit(part.topic_id, point, text) for tp, (part, point, text, _) in due.items()}
         self._sent_dead_letters, self._dead_letter_bytes = len(self.dead_letters), 0
         self._send(
             TransactionState.ENDING,

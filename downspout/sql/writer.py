@@ -1,26 +1,36 @@
-"""The exactly-once writer for a table: one flush, one transaction.
+"""The exactly-once writer for a table: one flush, one transaction, with an entry in a log beside the table.
 
 A flush
 
-1. begins a transaction and reads what is new in the log (``log.py``); rows that are covered by now are left out;
-2. adds the next entry to the log; another writer was first: begin again;
+1. begins a transaction and reads what is new in the log; rows that are covered by now are left out;
+2. adds the next entry to the log; if another writer was first, it begins again;
 3. writes the rows;
 4. commits. Only then may tuples be acked.
 
 Killed before the database has committed, nothing happened, and the rows come again. Killed after it, their replays are
-covered. Where the connection is lost in the COMMIT, which of the two it was is not known here, so it is asked: each
-flush has a token, and the next try finds it in the log, or not. It cannot miss a commit that is still on its way,
-since to add an entry it must wait for the end of the transaction that has taken the number.
+covered. If the connection is lost in the COMMIT, the next try finds the flush's *token* in the log, or not. It cannot
+miss
+a commit in flight: to add an entry it waits for the end of the transaction that has taken the number.
+
+**The log.** An entry has the identities of a flush's rows (``downspout/sink/identity.py``) and the token. Number and
+sink are its key: of two writers that take the same number, one waits for the other's transaction to end and learns that
+the number is taken. So all flushes of a sink have one order, as in the commit log of a directory. Now and then the log
+is folded in the transaction of a flush: one entry with all that is covered replaces those before it. That happens when
+the entries since the last fold are larger than the fold, so it costs no more than they did.
+
+A writer checks that what it remembers of the log still holds. A standby server that took over, or a restored copy, may
+lack the last commits: rows that only our memory covers would be acked, left out, and lost.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 import numpy as np
+import orjson
 import pyarrow as pa
 
 from downspout.errors import SinkError, StoreAwayError
@@ -35,17 +45,154 @@ from downspout.offsets.stores.database import (
     ValueRefusedError,
     create_tables,
 )
-from downspout.sink.identity import Identities, resolve
+from downspout.sink.coverage import Coverage
+from downspout.sink.identity import Identities, KnownInputs, resolve
+from downspout.sink.log.entry import listed, steps, text
 from downspout.sink.schema import ORIGIN_SCHEMA, Columns
 from downspout.sql.columns import rows_of
-from downspout.sql.log import CREATE, SqlLog
+
+# --- The log ---
+
+
+TABLE = "downspout_log"
+CREATE = (
+    f"{TABLE} (sink TEXT NOT NULL, number BIGINT NOT NULL, token TEXT NOT NULL, entry TEXT NOT NULL, "
+    "PRIMARY KEY (sink, number))"
+)
+FORMAT = 1
+FOLD_BYTES = 256 * 1024
+"""Fewer bytes of entries are not folded."""
+
+
+@dataclass(frozen=True)
+class SqlEntry:
+    """One entry."""
+
+    topology: str  # the topology's name
+    component: str  # the sink's name in it
+    coverage: Coverage  # the rows that came with it; of a fold, all rows
+    inputs: Mapping[str, str]  # the step of each input
+    known: Mapping[str, str] = field(default_factory=dict)  # of a fold: the steps of inputs that are no more
+    is_fold: bool = False
+
+    def to_text(self) -> str:
+        """Return the entry as the log holds it."""
+        return orjson.dumps(
+            {
+                "format": FORMAT, "topology": self.topology, "component": self.component, "fold": self.is_fold,
+                "inputs": dict(self.inputs), "known": dict(self.known), "coverage": self.coverage.to_json(),
+            }
+        ).decode()  # fmt: skip
+
+    @classmethod
+    def from_text(cls, content: str) -> SqlEntry:
+        """Return what :meth:`to_text` made. It is untrusted: anything out of form raises ValueError."""
+        found = orjson.loads(content)
+        if not isinstance(found, dict) or found.get("format") != FORMAT:
+            raise ValueError("it is of another format")
+        try:
+            return cls(
+                text(found["topology"]), text(found["component"]), Coverage.from_json(listed(found["coverage"])),
+                steps(found["inputs"]), steps(found["known"]), found["fold"] is True,
+            )  # fmt: skip
+        except (KeyError, TypeError) as error:
+            raise ValueError(f"out of form ({error})") from None
+
+
+class SqlLog:
+    """The log of one sink; to be used within a transaction."""
+
+    def __init__(self, database: Database, sink: str) -> None:
+        self._database, self._sink = database, sink
+        mark = database.mark
+        self._read = (
+            f"SELECT number, token, CASE WHEN number > {mark} THEN entry ELSE '' END FROM {TABLE} "
+            f"WHERE sink = {mark} AND number >= {mark} ORDER BY number"
+        )
+        self._insert = f"INSERT INTO {TABLE} (sink, number, token, entry) VALUES ({mark}, {mark}, {mark}, {mark})"
+        self._delete = f"DELETE FROM {TABLE} WHERE sink = {mark} AND number < {mark}"
+        self.coverage, self.inputs = Coverage(), KnownInputs()
+        self.owner: tuple[str, str] | None = None  # topology and component
+        self._number, self._token = -1, ""  # of the last entry that was read
+        self._bytes = self._folded_bytes = 0
+
+    def refresh(self, is_ours: Callable[[str], bool] = lambda token: False) -> bool:
+        """Read new entries; return whether one has a token that is ours."""
+        rows = self._database.run(self._read, (self._number, self._sink, self._number))
+        expected = self._number + 1
+        if self._number >= 0:
+            if not rows or rows[0][0] != self._number:
+                expected = -1  # It is gone. Others may have folded it; then a fold comes first, and holds all.
+            elif rows[0][1] != self._token:
+                raise self._gone(self._number)
+            else:
+                rows = rows[1:]
+        found = False
+        for number, token, content in rows:
+            self._take(number, token, content, expected)
+            expected = number + 1
+            found = found or is_ours(token)
+        if expected == -1:
+            raise self._gone(self._number)
+        return found
+
+    def _take(self, number: int, token: str, content: str, expected: int) -> None:
+        try:
+            entry = SqlEntry.from_text(content)
+        except ValueError as error:
+            raise SinkError(
+                f"{self._database.location}: entry {number} of {self._sink} in {TABLE} cannot be read: {error}",
+                cure="restore the table from a backup; do not delete the entry: its rows would be written again",
+            ) from None
+        if number != expected and not entry.is_fold:
+            raise self._gone(self._number if expected == -1 else expected)
+        self._number, self._token = number, token
+        self._bytes += len(content)
+        if entry.is_fold:
+            self.coverage, self.inputs = Coverage(), KnownInputs()
+            self.inputs.take(entry.known)
+            self._bytes, self._folded_bytes = 0, len(content)
+        self.coverage.update(entry.coverage)
+        self.inputs.take(entry.inputs)
+        self.owner = entry.topology, entry.component
+
+    def _gone(self, number: int) -> SinkError:
+        return SinkError(
+            f"{self._database.location}: entry {number} of {self._sink} in {TABLE} is gone, and its rows may be too: a "
+            "backup was restored, a standby took over that lacked it, or somebody emptied the table",
+            cure="start again, with offsets of the same moment: those in this database are; `downspout offsets seek` "
+            "sets a consumer group back",
+        )
+
+    def append(self, token: str, topology: str, component: str, coverage: Coverage, inputs: Mapping[str, str]) -> None:
+        """Add the next entry.
+
+        Raises:
+            TakenError: another writer was first; nothing can be done in this transaction any more.
+        """
+        fold = self._bytes > max(FOLD_BYTES, self._folded_bytes)
+        known: Mapping[str, str] = {}
+        if fold:
+            whole = Coverage()
+            whole.update(self.coverage)
+            whole.update(coverage)
+            coverage, known = whole, self.inputs.steps
+        entry = SqlEntry(topology, component, coverage, inputs, known, fold)
+        number = self._number + 1
+        self._database.run(self._insert, (self._sink, number, token, entry.to_text()))
+        if fold:
+            self._database.run(self._delete, (self._sink, number))
+
+
+# --- The writer ---
+
 
 T = TypeVar("T")
 
 
 @dataclass(frozen=True)
-class Flushed:
-    """What a flush did."""
+class SqlFlush:
+    """The result of a flush."""
 
     rows: int = 0  # written
     covered: int = 0  # left out, because they were in the table already
@@ -155,7 +302,7 @@ class SqlWriter:
 
     # --- a flush ----------------------------------------------------------------------------------------
 
-    def flush(self, identities: Identities, table: pa.Table) -> Flushed:
+    def flush(self, identities: Identities, table: pa.Table) -> SqlFlush:
         """Write the rows that are not in the table yet; when this returns, they are durable.
 
         Args:
@@ -194,16 +341,16 @@ class SqlWriter:
                     self.database.rollback()
         raise AssertionError("the last try returns or raises")
 
-    def _flush(self, token: str, identities: Identities, table: pa.Table) -> Flushed:
+    def _flush(self, token: str, identities: Identities, table: pa.Table) -> SqlFlush:
         while True:
             self.database.begin()
             is_done = self._catch_up(token)
             rows = identities.under(self.steps)
             wanted = rows.not_in(self.log.coverage)
             if is_done:  # a COMMIT of which we had no answer was made
-                return Flushed(len(identities))
+                return SqlFlush(len(identities))
             if not wanted.any():
-                return Flushed(covered=len(identities))
+                return SqlFlush(covered=len(identities))
             try:
                 self.log.append(token, self._topology, self._component, rows.coverage(wanted), self.steps)
             except TakenError:
@@ -213,7 +360,7 @@ class SqlWriter:
                 continue
             self.insert_rows(self._values(rows, table, wanted), np.flatnonzero(wanted).tolist())
             self.database.commit()
-            return Flushed(int(wanted.sum()), int((~wanted).sum()))
+            return SqlFlush(int(wanted.sum()), int((~wanted).sum()))
 
     def _values(self, identities: Identities, table: pa.Table, wanted: Any) -> list[Row]:
         """Return the wanted rows as the driver takes them."""

@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow as pa
 
 from downspout.errors import MissingExtraError, SinkError
-from downspout.tables.target import Held, Overtaken, nullable, widened, with_schema
+from downspout.tables.export import Overtaken, TableState, nullable, widened, with_schema
 
 SOURCE = "downspout.source"
 HARMLESS = {
@@ -46,7 +46,7 @@ class DeltaTarget:
         """Its name for people."""
         return f"the Delta table {self._uri}"
 
-    def look(self, source: str) -> Held:
+    def look(self, source: str) -> TableState:
         """Read how the table stands now."""
         from deltalake.exceptions import DeltaError, TableNotFoundError
 
@@ -54,10 +54,10 @@ class DeltaTarget:
             self._table = self._lib.DeltaTable(self._uri)
         except TableNotFoundError:
             self._table = None
-            return Held()
+            return TableState()
         except (DeltaError, OSError) as error:
             raise SinkError(f"{self.title} cannot be read: {error}", cure="another --to, or a repair of it") from error
-        return Held(True, self._table.transaction_version(source), self._changes(source))
+        return TableState(True, self._table.transaction_version(source), self._changes(source))
 
     def _changes(self, source: str) -> list[str]:
         if self._table.history(1)[0].get(SOURCE) == source:  # mostly: then the long way is spared

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from downspout.errors import ConfigError, MissingExtraError, SinkError
-from downspout.tables.target import Held, Overtaken, nullable, widened, with_schema
+from downspout.tables.export import Overtaken, TableState, nullable, widened, with_schema
 
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
@@ -35,7 +35,7 @@ class IcebergTarget:
         """Its name for people."""
         return f"the Iceberg table {self._name}"
 
-    def look(self, source: str) -> Held:
+    def look(self, source: str) -> TableState:
         """Read how the table stands now."""
         from pyiceberg.exceptions import NoSuchNamespaceError, NoSuchTableError
 
@@ -43,12 +43,12 @@ class IcebergTarget:
             self._table = self._catalog.load_table(self._name)
         except (NoSuchTableError, NoSuchNamespaceError):
             self._table = None
-            return Held()
+            return TableState()
         except OSError as error:
             raise SinkError(f"{self.title} cannot be read: {error}", cure="another --table, or a repair") from error
         properties = self._table.properties
         entries = int(properties[ENTRIES]) if properties.get(SOURCE) == source else None
-        return Held(True, entries, self._changes(source))
+        return TableState(True, entries, self._changes(source))
 
     def _changes(self, source: str) -> list[str]:
         found: list[str] = []

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 from kafka import errors
 from kafka.structs import OffsetAndMetadata, TopicPartition
 
-from downspout.kafka.port import Answered, Fetches, RebalanceListener
+from downspout.kafka.port import Answered, Fetches, RebalanceHandler
 from downspout.kafka.unreadable import Unreadable
 from downspout.testing.fake_group import FakeGroup
 
@@ -63,7 +63,7 @@ class FakeMember:
         self._auto_commit_at = cluster.clock.monotonic() + (self._auto_commit_s or 0)
         self._places: dict[TopicPartition, FakePosition] = {}
         self._wanted: Callable[[], frozenset[str]] | None = None
-        self._listener: RebalanceListener | None = None
+        self._listener: RebalanceHandler | None = None
         self._in_listener = False
         self._aborted: list[tuple[TopicPartition, int, int]] = []
         self._fetches = Fetches()
@@ -84,19 +84,19 @@ class FakeMember:
 
     # --- what to read ---
 
-    def subscribe(self, topics: Sequence[str], listener: RebalanceListener) -> None:
+    def subscribe(self, topics: Sequence[str], listener: RebalanceHandler) -> None:
         """Join the group for these topics at the next poll."""
         names = frozenset(topics)
         self._subscribe(lambda: names, listener)
 
-    def subscribe_pattern(self, pattern: str, listener: RebalanceListener) -> None:
+    def subscribe_pattern(self, pattern: str, listener: RebalanceHandler) -> None:
         """Join the group for topics whose whole name matches."""
         whole = re.compile(pattern)
         self._subscribe(
             lambda: frozenset(name for name in self._cluster.topic_names() if whole.fullmatch(name)), listener
         )
 
-    def _subscribe(self, wanted: Callable[[], frozenset[str]], listener: RebalanceListener) -> None:
+    def _subscribe(self, wanted: Callable[[], frozenset[str]], listener: RebalanceHandler) -> None:
         if self._group is None:
             raise errors.IllegalStateError("a consumer without a group cannot subscribe")
         if self._places and self._wanted is None:
@@ -321,6 +321,6 @@ class FakeMember:
         assert self._wanted is not None
         return self._wanted
 
-    def _listener_of(self) -> RebalanceListener:
+    def _listener_of(self) -> RebalanceHandler:
         assert self._listener is not None
         return self._listener

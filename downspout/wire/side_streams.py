@@ -10,7 +10,7 @@ that dies need not cancel it.
 
 **Transactions** (:data:`TRANSACTIONS`): from each Kafka spout to all tasks of a transactional sink, added in the same
 way. The sink's transaction holds the results of a spout's records and the spout's offsets, so the spout says when it
-ends; ``downspout.producing.messages`` has the messages. All results of one input partition have to be in one
+ends; ``downspout.producing.spout_transaction`` has the messages. All results of one input partition have to be in one
 transaction. With several tasks of the sink, each gets every tuple and takes those of its own partitions: no grouping
 of Storm's looks at a part of a field.
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from downspout.broker import EmbeddedKafka, broker_files, embedded, find_bootstrap
-from downspout.broker.broker_files import Broker, Cluster
+from downspout.broker.broker_files import Broker, ClusterFile
 from downspout.errors import BrokerError, ConfigError
 from downspout.kafka import address, ask_all, cluster_for, parse_bootstrap
 from downspout.system import FileLock, loopback, process
@@ -133,7 +133,7 @@ def test_a_stale_broker_file_is_as_good_as_none(tmp_path: Path, case: str, sleep
 
 def test_a_cluster_keeps_its_id_and_port(tmp_path: Path) -> None:
     """The cluster file is read back, and one that cannot be read is none."""
-    cluster = Cluster(broker_files.new_cluster_id(), 20001, formatted=True)
+    cluster = ClusterFile(broker_files.new_cluster_id(), 20001, formatted=True)
     broker_files.write(tmp_path, cluster)
     assert broker_files.read_cluster(tmp_path) == cluster
     (tmp_path / "cluster.json").write_text("[]", encoding="utf-8")

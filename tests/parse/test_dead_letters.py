@@ -16,7 +16,7 @@ from bolts.dead_letter import DeadLetterBolt
 from bolts.parse import JsonParseBolt
 from downspout.cli import main
 from downspout.dead_letters import DeadLetter, DeadLetters, read_dead_letters, rejected
-from downspout.dead_letters.rejected import DeadLetterWriter, Rejected
+from downspout.dead_letters.rejected import DeadLetterWriter, RejectedRow
 from downspout.kafka import Rereader, cluster_for
 from downspout.ledger import Origin
 from downspout.origins import column_of
@@ -169,10 +169,10 @@ class Box:
             lambda tup, error: self.refused.append((tup, str(error))),
         )
 
-    def row(self, offset: int, topic_id: str | None = None) -> Rejected:
+    def row(self, offset: int, topic_id: str | None = None) -> RejectedRow:
         known = self.kafka.topic_id(TOPIC) if topic_id is None else topic_id
         origin = Origin(TOPIC, known, 0, offset)
-        return Rejected(origin, "ValueError: bad", "parse", 4, 1_234, "key", "välue")
+        return RejectedRow(origin, "ValueError: bad", "parse", 4, 1_234, "key", "välue")
 
     def letters(self) -> list[DeadLetter]:
         return list(read_dead_letters(cluster_for(self.kafka.bootstrap), "dead"))

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from downspout.cli.kafka_consume import FORMATS
-from downspout.producing.json_lines import json_text, line_of, record_of, visible
+from downspout.producing.lines import json_text, line_of, record_of, visible
 
 R = namedtuple("R", "topic partition offset timestamp key value headers")
 

@@ -9,17 +9,16 @@ from hypothesis import strategies as st
 
 from downspout.errors import RecordError
 from downspout.ledger import Origin, encode
-from downspout.producing import Outgoing, Progress
-from downspout.producing.messages import Done
-from downspout.producing.partition_results import PartitionResults
+from downspout.producing import Outgoing, PartitionCommit
+from downspout.producing.spout_transaction import CommittedOffsets, PartitionResults
 
 OUT = "out"
 BASE, RANGES = 3, [(5, 7)]
 
 
-def progress() -> Progress:
+def progress() -> PartitionCommit:
     """Return a commit at 3, beyond which 5 and 6 are done."""
-    return Progress("id", BASE, encode(BASE, done=RANGES, topology_id="t", task=1, topic_id="id"))
+    return PartitionCommit("id", BASE, encode(BASE, done=RANGES, topology_id="t", task=1, topic_id="id"))
 
 
 def origin_of(offset: int, path: str = "") -> Origin:
@@ -65,7 +64,7 @@ def test_a_chunk_is_taken_as_its_rows_would_be(
         else:
             found = [results.is_new(origin_of(o, path), topic, r) for o, (_, _, r) in zip(offsets, rows, strict=True)]
             assert found == expected
-    done = Done(Progress("id", base))
+    done = CommittedOffsets(PartitionCommit("id", base))
     wrong = {offset for offset, _, _ in plain.seen if offset >= base or offset in dead}
     offset = results.not_in(done, dead)
     assert offset in wrong if wrong else offset is None
@@ -96,6 +95,6 @@ def test_what_a_commit_holds_is_not_new_afterwards() -> None:
     assert results.is_new(origin_of(10), OUT, record_of(10))
     results.forget()
     assert results.is_new(origin_of(10), OUT, record_of(10))
-    results.committed(Progress("id", 11))
+    results.committed(PartitionCommit("id", 11))
     assert not results.is_new(origin_of(10), OUT, record_of(10))
     assert results.is_new(origin_of(11), OUT, record_of(11))

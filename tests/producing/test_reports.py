@@ -14,7 +14,7 @@ from kafka import errors
 
 from bolts.kafka import KafkaBolt
 from downspout.kafka import GroupMembership, TopicPartition
-from downspout.producing import Message, Outgoing, Progress, SentDeadLetter
+from downspout.producing import Outgoing, PartitionCommit, SentDeadLetter, SpoutMessage
 from downspout.producing.sending import Sending
 from downspout.producing.settings import produce_settings, producer_client
 from downspout.testing import FakeKafka
@@ -184,8 +184,8 @@ def transactional(fake: FakeKafka, **conf: Any) -> tuple[KafkaBolt, list[str], l
 
 
 def message(bolt: KafkaBolt, kind: str, session: str, spout: str = "lines.0") -> None:
-    partitions = {TopicPartition("in", 0): Progress("")}
-    bolt._hear(Message(kind, spout, session, partitions, GroupMembership("g")).text(), cast("Any", kind))
+    partitions = {TopicPartition("in", 0): PartitionCommit("")}
+    bolt._hear(SpoutMessage(kind, spout, session, partitions, GroupMembership("g")).text(), cast("Any", kind))
 
 
 @pytest.mark.fake_only("it is the names that count, whoever hears them")
@@ -252,7 +252,7 @@ LETTERS = st.builds(
     st.text(max_size=3), BYTES, BYTES, st.lists(st.tuples(st.text(max_size=3), st.binary(max_size=3)), max_size=3),
     st.none() | st.integers(0, 1 << 60),
 )  # fmt: skip
-PROGRESS = st.builds(Progress, st.text(max_size=3), st.integers(-1, 1 << 60), st.text(max_size=3))
+PROGRESS = st.builds(PartitionCommit, st.text(max_size=3), st.integers(-1, 1 << 60), st.text(max_size=3))
 MEMBERSHIPS = st.builds(
     GroupMembership, st.text(max_size=3), st.integers(-1, 9), st.text(max_size=3), st.none() | st.text()
 )
@@ -265,8 +265,8 @@ MEMBERSHIPS = st.builds(
 )
 def test_a_message_is_what_its_text_says(letters: Any, partitions: Any, membership: GroupMembership) -> None:
     """With all of its dead letters, offsets and names, whatever they hold."""
-    sent = Message("commit", "lines.0", "s1", partitions, membership, letters)
-    assert Message.of(sent.text()) == sent
+    sent = SpoutMessage("commit", "lines.0", "s1", partitions, membership, letters)
+    assert SpoutMessage.of(sent.text()) == sent
 
 
 # --- the producer's properties ---

@@ -14,7 +14,7 @@ from downspout.errors import BrokerError, SilentBrokersError, TakenOverError
 from downspout.kafka import GroupMembership, TopicPartition, cluster_for
 from downspout.ledger import Origin
 from downspout.origins import column_of
-from downspout.producing import Message, Outgoing, Progress, SentDeadLetter
+from downspout.producing import Outgoing, PartitionCommit, SentDeadLetter, SpoutMessage
 from downspout.producing.sending import TransactionalSending
 from downspout.producing.spout_transaction import Refused
 from downspout.producing.transactions import Transactions
@@ -52,8 +52,8 @@ class Sink:
         return producer, sending
 
     def say(self, kind: str, session: str = "s", spout: str = "lines.0", offset: int = -1, **more: Any) -> None:
-        membership = more.pop("membership", GroupMembership("g"))
-        self.transactions.take(Message(kind, spout, session, {TP: Progress("", offset)}, membership, **more))
+        membership, found = more.pop("membership", GroupMembership("g")), {TP: PartitionCommit("", offset)}
+        self.transactions.take(SpoutMessage(kind, spout, session, found, membership, **more))
 
     def begin(self, session: str = "s", offset: int = -1) -> None:
         self.say("open", session)
@@ -103,17 +103,17 @@ def test_a_message_of_a_session_that_is_over_is_refused(sink: Sink) -> None:
 
 def test_a_task_takes_over_several_partitions_of_another_at_once(sink: Sink) -> None:
     """As a rebalance moves them; the other one's session is over, and what it sent is aborted."""
-    both = {TopicPartition(IN, number): Progress("", 0) for number in range(2)}
+    both = {TopicPartition(IN, number): PartitionCommit("", 0) for number in range(2)}
     for spout in ("lines.0", "lines.1"):
         for kind in ("open", "start"):
-            sink.transactions.take(Message(kind, spout, spout, both))
+            sink.transactions.take(SpoutMessage(kind, spout, spout, both))
         sink.send(0, spout.encode())
         sink.transactions.flush(10)
-    after = {tp: Progress("", 1) for tp in both}
+    after = {tp: PartitionCommit("", 1) for tp in both}
     with pytest.raises(Refused):
-        sink.transactions.take(Message("commit", "lines.0", "lines.0", after, GroupMembership("g")))
-    sink.transactions.take(Message("open", "lines.0", "again", {}))
-    sink.transactions.take(Message("commit", "lines.1", "lines.1", after, GroupMembership("g")))
+        sink.transactions.take(SpoutMessage("commit", "lines.0", "lines.0", after, GroupMembership("g")))
+    sink.transactions.take(SpoutMessage("open", "lines.0", "again", {}))
+    sink.transactions.take(SpoutMessage("commit", "lines.1", "lines.1", after, GroupMembership("g")))
     assert committed(sink.kafka) == {b"lines.1": 1}
 
 

@@ -17,7 +17,7 @@ from downspout.engine import from_class
 from downspout.errors import BrokerError
 from downspout.kafka import GroupMembership, OffsetAndMetadata, TopicPartition
 from downspout.ledger import Origin, encode
-from downspout.producing import Message, SentDeadLetter
+from downspout.producing import SentDeadLetter, SpoutMessage
 from downspout.run import findings, resolve
 from downspout.spout import Identity, SpoutMetrics, SpoutTransactions, TransactionState
 from downspout.testing import TopologyResult, run_topology
@@ -333,7 +333,7 @@ def test_a_dead_letter_that_comes_while_a_commit_is_on_its_way_is_in_the_next_on
     assert transactions.answered(session, sent[-1][1], None, 0)
     assert transactions.is_dirty
     assert not transactions.commit(session, 0, last=False, failure_policy=None)
-    assert [[each.value for each in Message.of(text).dead_letters] for text, _ in sent] == [
+    assert [[each.value for each in SpoutMessage.of(text).dead_letters] for text, _ in sent] == [
         [b"0"],
         [b"1"],
     ]

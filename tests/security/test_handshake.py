@@ -12,7 +12,8 @@ from typing import Any
 
 import pytest
 
-from downspout.broker import EmbeddedKafka, find_access, security
+from downspout.broker import EmbeddedKafka, find_access
+from downspout.broker import broker_files as security
 from downspout.errors import BrokerError, ConfigError
 from downspout.kafka import HungUpError, KafkaCluster, ListenerProtocol, NotKafkaError, RefusedError, address, ask_all
 from downspout.system.java import java as find_java

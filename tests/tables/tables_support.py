@@ -9,8 +9,8 @@ import pyarrow as pa
 
 from downspout.tables import Export, open_catalog
 from downspout.tables.delta import DeltaTarget
+from downspout.tables.export import Target
 from downspout.tables.iceberg import IcebergTarget
-from downspout.tables.target import Target
 from tests.sink.support import write_rows
 
 NAME = "downspout.flights"

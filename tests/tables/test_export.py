@@ -18,7 +18,7 @@ from bolts.parquet import ParquetBolt
 from downspout.errors import SinkError
 from downspout.sink import read_table
 from downspout.tables import Export
-from downspout.tables.target import Overtaken
+from downspout.tables.export import Overtaken
 from tests.sink.readers_support import compact, delete_replaced, start_anew
 from tests.sink.support import sink, tup
 from tests.tables.tables_support import NAME, export, numbers, open_catalog, table, target, write

@@ -26,7 +26,7 @@ from downspout.kafka.port import (
     GroupMembership,
     OpenTransaction,
     ProducerPort,
-    RebalanceListener,
+    RebalanceHandler,
     Record,
     Sent,
     TopicState,
@@ -232,7 +232,7 @@ def remote(process: Living, what: str, call: Callable[[], T], about: str = "") -
 class _Listener:
     """Writes down what the listener is told."""
 
-    def __init__(self, real: RebalanceListener, process: Living) -> None:
+    def __init__(self, real: RebalanceHandler, process: Living) -> None:
         self._real, self._process = real, process
 
     def _notify(self, what: str, partitions: Collection[TopicPartition]) -> None:
@@ -271,11 +271,11 @@ class Consumer:
         call = getattr(self._real, name)
         return lambda *args: remote(self._process, name, lambda: call(*args))
 
-    def subscribe(self, topics: Sequence[str], listener: RebalanceListener) -> None:
+    def subscribe(self, topics: Sequence[str], listener: RebalanceHandler) -> None:
         """Join the group for these topics at the next poll."""
         self._real.subscribe(topics, _Listener(listener, self._process))
 
-    def subscribe_pattern(self, pattern: str, listener: RebalanceListener) -> None:
+    def subscribe_pattern(self, pattern: str, listener: RebalanceHandler) -> None:
         """Join the group for topics whose whole name matches."""
         self._real.subscribe_pattern(pattern, _Listener(listener, self._process))
 
