@@ -42,7 +42,7 @@ from downspout.producing.spout_transaction import Refused, SpoutMessage
 from downspout.producing.transactions import Transactions
 from downspout.settings.options import ProduceOptions
 from downspout.settings.secrets import with_secrets
-from downspout.settings.table import component_config, parse_scope
+from downspout.settings.table import component_config, load, parse_scope
 from downspout.wire.side_streams import TRANSACTIONS
 
 EXIT_S_MAX = 2.0  # How long a flush may take when Storm ends the process: 2.5 s later it is killed

@@ -29,8 +29,7 @@ from downspout.batches.core.values import Commit, StateKind
 from downspout.batches.stores import Key, StateStore, StateTransaction
 from downspout.errors import ConfigError
 from downspout.formatting import nearest
-from downspout.settings.table import load
-from downspout.settings.table import SETTINGS
+from downspout.settings.table import SETTINGS, load
 
 _AS_THEY_ARE = frozenset({str, int, bool, type(None)})
 

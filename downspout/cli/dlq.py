@@ -20,7 +20,7 @@ from downspout.formatting import columns, counted
 
 if TYPE_CHECKING:
     from downspout.dead_letters.dead_letter import DeadLetter
-    from downspout.dead_letters.replay import Choice, Group, Replay, Sorts
+    from downspout.dead_letters.replay import Choice, LetterGroup, Replay, Sorts
     from downspout.kafka.port import Cluster
 
 PREVIEW_BYTES = 2_000
@@ -169,11 +169,11 @@ def _no_dead_letters(topic: str, count: int) -> DownspoutError:
     )
 
 
-def render_groups(groups: list[Group]) -> str:
+def render_groups(groups: list[LetterGroup]) -> str:
     """Return a table, and the total.
 
-    >>> from downspout.dead_letters.replay import Group
-    >>> group = Group("orders", "RecordError", 2, example="orders[0]@7", message="orders[0]@7: no JSON")
+    >>> from downspout.dead_letters.replay import LetterGroup
+    >>> group = LetterGroup("orders", "RecordError", 2, example="orders[0]@7", message="orders[0]@7: no JSON")
     >>> print(render_groups([group]).splitlines()[1].split("  ")[-1])
     orders[0]@7: no JSON
     """
@@ -333,7 +333,7 @@ def _hint(done: bool) -> list[str]:
 
 def _purge(arguments: argparse.Namespace) -> int:
     from downspout.cli.audit import parse_offset_list
-    from downspout.dead_letters.purge import plan_purge, purge
+    from downspout.dead_letters.replay import plan_purge, purge
 
     cluster = _cluster(arguments)
     plan = plan_purge(

@@ -1,12 +1,11 @@
 """Dead letters of rejected rows: gathered, completed from Kafka, written, and only then done.
 
 A rejected row has only what the bolt got of its record, which may lack headers, timestamp and key. A dead letter must
-hold the whole record: on the local engine the spout still has it; elsewhere, and where it came too long ago, it is read
-again by its origin. If it is gone from Kafka meanwhile, the dead letter holds what the row has, and a header says so.
+hold the whole record: on the local engine the spout still has it; elsewhere, and if it came too long ago, it is read
+again by its origin. If Kafka no longer has it, the dead letter holds what the row has, and a header says so.
 
-As in the spout's :mod:`~downspout.spout.dead_lettering`, no call waits: one batch is on its way while others gather,
-and a later call finds it durable or failed. What failed is retried after a back-off, one dead letter at a time.
-Meanwhile its tuple may time out and come again, and then waits for the same dead letter.
+No call waits: one batch is out (:mod:`~downspout.dead_letters.outbox`) while others gather. Meanwhile a tuple may time
+out and come again, and then waits for the same dead letter.
 """
 
 from __future__ import annotations
@@ -25,16 +24,15 @@ from kafka.errors import KafkaError
 from downspout.clock import Clock
 from downspout.component import Failure
 from downspout.dead_letters.dead_letter import INCOMPLETE, DeadLetters
+from downspout.dead_letters.outbox import Outbox
 from downspout.errors import BrokerError, RecordError, coordinates
 from downspout.kafka.port import Record
-from downspout.kafka.retry_gate import LogThrottle, describe, may_pass
+from downspout.kafka.retry_gate import describe
 from downspout.kafka.scan import RecordPlace, Rereader
 from downspout.ledger.origin import Origin
-from downspout.ledger.retry_schedule import Backoff
 
 BATCH_WORTH = 250
-LINGER_S = 0.25  # A batch is sent when it has BATCH_WORTH dead letters, or when the first has waited LINGER_S
-BATCH_RECORDS = 500
+LINGER_MS = 250  # A batch is sent when it has BATCH_WORTH dead letters, or when the first has waited so long
 READ_S_MAX = 0.5  # The longest time that one call reads records again
 READ_TRIES_MAX = 20  # After so many calls that could not read it, a record is written as far as it is known
 DRAIN_S_MAX = 4.0
@@ -114,18 +112,12 @@ class DeadLetterWriter:
         # called with the id of a tuple whose dead letter can never be written, and the reason
         refused: Callable[[str, Exception], None],
     ) -> None:
-        self._dead_letters, self._reader, self._clock, self._log = dead_letters, reader, clock, log
-        self._done, self._refused = done, refused
+        self._reader, self._clock, self._done, self._refused = reader, clock, done, refused
+        self._outbox: Outbox[RejectedRow] = Outbox(dead_letters, log, id, self._failed)
         self._known: dict[tuple[Origin, str], RejectedRow] = {}
         self._waiting: deque[RejectedRow] = deque()
-        self._sent: list[RejectedRow] = []
-        self._sent_until = 0.0
-        self._since: float | None = None
+        self._since: int | None = None
         self._open: dict[str, int] = {}  # tuple → dead letters that it waits for
-        self._batch_max = BATCH_RECORDS
-        self._failed, self._not_before = 0, 0.0
-        self._backoff = Backoff(200, 10_000)
-        self._throttle = LogThrottle()
         self.written = 0
         self.incomplete = 0
 
@@ -147,7 +139,7 @@ class DeadLetterWriter:
 
     def report(self) -> Mapping[str, Any]:
         """Return the dead letters by exception, and the last ones."""
-        return self._dead_letters.written.report()
+        return self._outbox.letters.written.report()
 
     def work(self, *, eager: bool = True) -> None:
         """Send dead letters, and report those that are durable by now, without waiting.
@@ -155,45 +147,48 @@ class DeadLetterWriter:
         Args:
             eager: send what there is; otherwise only what is worth a batch.
         """
-        now = self._clock.monotonic()
-        self._collect(now)
+        self._collect()
+        now = self._now()
         if self._since is None and self._waiting:
             self._since = now
-        worth = len(self._waiting) >= BATCH_WORTH or (self._since is not None and now - self._since >= LINGER_S)
-        if self._waiting and not self._sent and now >= self._not_before and (eager or worth):
+        worth = len(self._waiting) >= BATCH_WORTH or (self._since is not None and now - self._since >= LINGER_MS)
+        if self._waiting and not self._outbox.sent and now >= self._outbox.not_before and (eager or worth):
             self._since = None
-            self._send([self._waiting.popleft() for _ in range(min(self._batch_max, len(self._waiting)))])
-            self._collect(now)  # this sends them; the next call may come too late for that
+            self._send([self._waiting.popleft() for _ in range(min(self._outbox.batch_max, len(self._waiting)))])
+            self._collect()  # this sends them; the next call may come too late for that
 
     def drain(self) -> None:
         """Write what there is and wait for it, for a bounded time."""
         until = self._clock.monotonic() + DRAIN_S_MAX
         while self._known and self._clock.monotonic() < until:
             self.work()
-            if self._sent:
-                self._collect(self._clock.monotonic(), wait_s=1.0)
+            if self._outbox.sent:
+                self._collect(wait_s=1.0)
             elif self._known:
                 self._clock.sleep(POLL_S)
+
+    def _now(self) -> int:
+        return int(self._clock.monotonic() * 1000)
 
     def _send(self, batch: list[RejectedRow]) -> None:
         try:
             records = self._records(batch)
-            self._sent = [row for row in batch if row.place in records]
-            self._waiting.extendleft(row for row in reversed(batch) if row.place not in records)
-            self._sent_until = self._clock.monotonic() + self._dead_letters.timeout_s
-            for row in self._sent:
-                self._dead_letters.queue(
-                    records[row.place],
-                    attempts=1,
-                    first_failure_ms=row.at_ms,
-                    last_failure_ms=row.at_ms,
-                    failure=row.failure(),
-                    topic_id=row.origin.topic_id,
-                )
         except (KafkaError, BrokerError) as error:
-            if not self._sent:
-                self._sent = batch
-            self._fail(error)
+            self._outbox.fail(batch, error, self._now())
+            return
+        self._waiting.extendleft(row for row in reversed(batch) if row.place not in records)
+
+        def queue(row: RejectedRow) -> None:
+            self._outbox.letters.queue(
+                records[row.place],
+                attempts=1,
+                first_failure_ms=row.at_ms,
+                last_failure_ms=row.at_ms,
+                failure=row.failure(),
+                topic_id=row.origin.topic_id,
+            )
+
+        self._outbox.send([row for row in batch if row.place in records], queue, self._now)
 
     def _records(self, batch: list[RejectedRow]) -> dict[RecordPlace, Record]:
         """Return the records of rows, as they are known or read again; some may take another call."""
@@ -210,18 +205,8 @@ class DeadLetterWriter:
             records[row.place] = row.record(why)
         return records
 
-    def _collect(self, now: float, wait_s: float = 0.0) -> None:
-        if not self._sent:
-            return
-        try:
-            if not self._dead_letters.answered(late=now >= self._sent_until, wait_s=wait_s):
-                return
-        except (KafkaError, BrokerError) as error:
-            self._fail(error)
-            return
-        sent, self._sent = self._sent, []
-        self._failed, self._batch_max = 0, min(2 * self._batch_max, BATCH_RECORDS)
-        for row in sent:
+    def _collect(self, wait_s: float = 0.0) -> None:
+        for row in self._outbox.durable(self._now, wait_s):
             self.written += 1
             del self._known[row.origin, row.error]
             for tup in row.tuples:
@@ -234,31 +219,18 @@ class DeadLetterWriter:
                 del self._open[tup]
                 self._done(tup)
 
-    def _fail(self, error: Exception) -> None:
-        """Back off. Only a batch of one shows which dead letter is to blame: the next ones are that small."""
-        batch, self._sent = self._sent, []
-        self._failed += 1
-        now = self._clock.monotonic()
-        self._not_before = now + self._backoff.delay(self._failed) / 1000
-        self._batch_max = 1
-        cause: BaseException | None = error
-        while isinstance(cause, BrokerError):
-            cause = cause.__cause__
-        refusal = cause if isinstance(cause, KafkaError) and not may_pass(cause) else None
-        if self._throttle.due(type(cause).__name__, int(now * 1000)):
-            self._log.warning("%s", error if isinstance(error, BrokerError) else describe(error))
+    def _failed(self, batch: list[RejectedRow], error: Exception, refusal: KafkaError | None) -> None:
         if refusal is None or len(batch) > 1:
             self._waiting.extendleft(reversed(batch))
-            return
-        for row in batch:
-            self._refuse(row, refusal)
+        else:
+            self._refuse(batch[0], refusal)
 
     def _refuse(self, row: RejectedRow, cause: KafkaError) -> None:
         del self._known[row.origin, row.error]
         where = coordinates(row.origin.topic, row.origin.partition, row.origin.offset)
         refusal = RecordError(
             f"{where}: rejected by {row.component}, and its dead letter cannot be written to topic "
-            f"{self._dead_letters.topic}: {describe(cause)}",
+            f"{self._outbox.letters.topic}: {describe(cause)}",
             cure="correct the dead-letter topic (max.message.bytes, rights)",
         )
         for tup in row.tuples:
@@ -267,7 +239,7 @@ class DeadLetterWriter:
 
     def close(self) -> None:
         """Release producer and consumer."""
-        self._dead_letters.close()
+        self._outbox.letters.close()
         with suppress(KafkaError, BrokerError):
             self._reader.close()
 

@@ -32,11 +32,12 @@ from kafka.errors import KafkaError
 
 from downspout.component import Failure
 from downspout.dead_letters.dead_letter import DeadLetters
-from downspout.errors import BrokerError, RecordError
+from downspout.dead_letters.outbox import BATCH_RECORDS, Outbox
+from downspout.errors import RecordError
 from downspout.formatting import counted
 from downspout.kafka.port import Record, TopicPartition
-from downspout.kafka.retry_gate import LogThrottle, describe, may_pass
-from downspout.ledger.retry_schedule import FOR_EVER, NEVER, Backoff
+from downspout.kafka.retry_gate import LogThrottle, describe
+from downspout.ledger.retry_schedule import FOR_EVER, NEVER
 from downspout.spout.assignment import PartitionAssignment
 from downspout.spout.cursor import size_of
 from downspout.spout.partition import LastFailure, Partition
@@ -49,8 +50,9 @@ FINISH_S = 0.5  # How long a spout that stops waits for dead letters; its commit
 # batch costs a request, which takes as long to make as a hundred dead letters.
 BATCH_WORTH = 250
 LINGER_MS = 250
-BATCH_RECORDS = 500
-BATCH_BYTES = 4 * 1024 * 1024  # Dead letters sent together: at most this number, or this many bytes and one more
+BATCH_BYTES = (
+    4 * 1024 * 1024
+)  # Dead letters sent together: at most :data:`BATCH_RECORDS`, or so many bytes and one more
 NO_ROOM_MS = 1_000  # When there is no room to hold a record, it is read again after so long
 
 
@@ -67,36 +69,34 @@ class DeadLettering:
         # whether the run should end; then a dead letter that can never be written ends it, otherwise it is warned of
         bounded: bool = False,
     ) -> None:
-        self._dead_letters = dead_letters
+        self._outbox: Outbox[tuple[Partition, Record]] | None = None
+        if dead_letters is not None:
+            self._outbox = Outbox(dead_letters, log, lambda each: (each[0], each[1].offset), self._failed)
         self._metrics = metrics
         self._on_written = on_written
         self._bounded = bounded
-        self._log = log
         self._queue: deque[tuple[Partition, int]] = deque()
         self._queued_at: int | None = None  # When the queue was first looked at since some were last taken out of it
-        self._sent: list[tuple[Partition, Record]] = []
-        """Records whose dead letters are on their way to the broker, until :attr:`_sent_until`."""
-        self._sent_until = 0
         self._durable: list[tuple[Partition, Record]] = []
         """Records whose dead letters are durable, and which are not resolved yet."""
         self._alone: set[tuple[Partition, int]] = set()
         """Records whose dead letters could not be written: another try takes no others with it."""
-        self._batch_max = BATCH_RECORDS
         self._tripped: RecordError | None = None
-        self.not_before = 0
-        self._failed_writes = 0
-        self._throttle = LogThrottle()
-        self._backoff = Backoff(200, 10_000)
 
     @property
     def busy(self) -> bool:
         """Return whether dead letters wait to be written, or for word of the broker."""
-        return bool(self._queue or self._sent or self._durable)
+        return bool(self._queue or self.out or self._durable)
 
     @property
     def out(self) -> bool:
         """Return whether dead letters are on their way: a hand-over now would write them again."""
-        return bool(self._sent)
+        return self._outbox is not None and bool(self._outbox.sent)
+
+    @property
+    def not_before(self) -> int:
+        """When the back-off after a failed write ends, in ms."""
+        return 0 if self._outbox is None else self._outbox.not_before
 
     @property
     def tripped(self) -> bool:
@@ -105,7 +105,7 @@ class DeadLettering:
 
     def report(self) -> Mapping[str, Any]:
         """Return the dead letters by exception, and the last ones; empty where there is no topic."""
-        return {} if self._dead_letters is None else self._dead_letters.written.report()
+        return {} if self._outbox is None else self._outbox.letters.written.report()
 
     def trip(self, error: RecordError) -> None:
         """End the run: the failures are not the fault of single records."""
@@ -166,7 +166,7 @@ class DeadLettering:
         if not left or not (eager or self._worth_a_batch(now())):
             return
         until = now() + WRITE_MS_MAX
-        while left > 0 and not self._sent and self.not_before <= now() < until:
+        while left > 0 and not self.out and self.not_before <= now() < until:
             batch, looked_at = self._take(left, owned)
             left -= looked_at
             if batch:
@@ -177,16 +177,15 @@ class DeadLettering:
         if self._queued_at is None:
             self._queued_at = now
         waited = now - self._queued_at >= LINGER_MS
-        return waited or len(self._queue) >= BATCH_WORTH or self._dead_letters is None
+        return waited or len(self._queue) >= BATCH_WORTH or self._outbox is None
 
     def finish(self, now: Callable[[], int], owned: PartitionAssignment) -> None:
         """Before a last commit: wait a moment for the dead letters that are out, and write those that wait."""
-        dead_letters = self._dead_letters
         for _ in range(2):
-            if dead_letters is None:
+            if self._outbox is None:
                 return
-            may_send = self._tripped is None and dead_letters.is_open and now() >= self.not_before
-            if may_send and not self._sent and (batch := self._take(len(self._queue), owned)[0]):
+            may_send = self._tripped is None and self._outbox.letters.is_open and now() >= self.not_before
+            if may_send and not self.out and (batch := self._take(len(self._queue), owned)[0]):
                 self._send(batch, now)
             # What is not durable in time is not resolved: the next owner reads the record and writes its dead letter.
             with suppress(RecordError):  # it would end the run, which is ending
@@ -195,6 +194,7 @@ class DeadLettering:
     def _take(self, most: int, owned: PartitionAssignment) -> tuple[list[tuple[Partition, Record]], int]:
         """Return the next batch from the queue, and how many entries were taken."""
         self._queued_at = None
+        batch_max = BATCH_RECORDS if self._outbox is None else self._outbox.batch_max
         batch: list[tuple[Partition, Record]] = []
         mine = owned.parts.values()
         size = looked_at = 0
@@ -216,48 +216,40 @@ class DeadLettering:
                 break
             batch.append((part, record))
             size += size_of(record)
-            if alone or len(batch) >= self._batch_max or size >= BATCH_BYTES:
+            if alone or len(batch) >= batch_max or size >= BATCH_BYTES:
                 break
         return batch, looked_at
 
     def _send(self, batch: list[tuple[Partition, Record]], now: Callable[[], int]) -> None:
         """Hand dead letters to the producer."""
-        dead_letters = self._dead_letters
-        if dead_letters is None:
+        if self._outbox is None:
             part, record = batch[0]
             retry = part.ledger.retry_state(record.offset)
             raise refuse(part, record.offset, retry.failures if retry else 0, part.last_failures.get(record.offset))
-        self._sent, self._sent_until = batch, now() + int(dead_letters.timeout_s * 1000)
-        try:
-            for part, record in batch:
-                retry = part.ledger.retry_state(record.offset)
-                last = part.last_failures.get(record.offset)
-                dead_letters.queue(
-                    record,
-                    attempts=retry.failures if retry else 0,
-                    first_failure_ms=last.first_ms if last else None,
-                    last_failure_ms=last.last_ms if last else None,
-                    failure=last.failure if last else None,
-                    topic_id=part.topic_id,
-                    unreadable=part.broken.get(record.offset),
-                )
-        except (KafkaError, BrokerError) as error:
-            self._fail(error, now())  # later than when it began: a back-off that was spent in it is none
+        letters = self._outbox.letters
+
+        def queue(each: tuple[Partition, Record]) -> None:
+            part, record = each
+            retry = part.ledger.retry_state(record.offset)
+            last = part.last_failures.get(record.offset)
+            letters.queue(
+                record,
+                attempts=retry.failures if retry else 0,
+                first_failure_ms=last.first_ms if last else None,
+                last_failure_ms=last.last_ms if last else None,
+                failure=last.failure if last else None,
+                topic_id=part.topic_id,
+                unreadable=part.broken.get(record.offset),
+            )
+
+        self._outbox.send(batch, queue, now)
 
     def _collect(self, now: Callable[[], int], owned: PartitionAssignment, wait_s: float = 0.0) -> None:
-        """Resolve the records whose dead letters are durable; treat a late answer as lost."""
-        dead_letters = self._dead_letters
-        if self._sent and dead_letters is not None:
-            try:
-                if not dead_letters.answered(late=now() >= self._sent_until, wait_s=wait_s):
-                    return
-            except (KafkaError, BrokerError) as error:
-                self._fail(error, now())
+        """If all dead letters that were sent are durable, resolve their records."""
+        if self._outbox is not None and self._outbox.sent:
+            if not (durable := self._outbox.durable(now, wait_s)):
                 return
-            self._failed_writes = 0
-            self._batch_max = min(2 * self._batch_max, BATCH_RECORDS)
-            self._durable += self._sent
-            self._sent = []
+            self._durable += durable
         if self._durable:
             self._resolve(owned)
 
@@ -279,28 +271,16 @@ class DeadLettering:
             self._metrics.dead_lettered += 1
             self._on_written(part.tp, record)
 
-    def _fail(self, error: Exception, now: int) -> None:
-        """Back off. Send single letters until one works: only a batch of one shows which letter is to blame."""
-        batch, self._sent = self._sent, []
-        self._failed_writes += 1
-        self.not_before = now + self._backoff.delay(self._failed_writes)
+    def _failed(self, batch: list[tuple[Partition, Record]], error: Exception, refusal: KafkaError | None) -> None:
+        """Queue a failed batch again; in a bounded run, a dead letter that can never be written ends the run."""
+        assert self._outbox is not None
         self._metrics.errors += 1
-        self._batch_max = 1
-        cause: BaseException | None = error
-        while isinstance(cause, BrokerError):
-            cause = cause.__cause__
-        passes = not isinstance(cause, KafkaError) or may_pass(cause)
-        # What does not pass by itself may be this letter's own trouble, so that each is to be heard of.
-        if self._throttle.due((type(cause).__name__, None if passes else tuple((p, r.offset) for p, r in batch)), now):
-            self._log.warning("%s", error)
         if len(batch) == 1:
             part, record = batch[0]
-            if self._bounded and not passes:
-                what = describe(cause) if cause is not None else str(error)
-                where = f"topic {self._dead_letters.topic}" if self._dead_letters is not None else "no topic"
+            if self._bounded and refusal is not None:
                 raise RecordError(
-                    f"{part.place(record.offset)}: failed for good, and its dead letter cannot be written to {where}: "
-                    f"{what}",
+                    f"{part.place(record.offset)}: failed for good, and its dead letter cannot be written to topic "
+                    f"{self._outbox.letters.topic}: {describe(refusal)}",
                     cure="correct the dead-letter topic (max.message.bytes, rights); nothing is committed past it",
                 ) from error
             self._alone.add((part, record.offset))
@@ -308,8 +288,8 @@ class DeadLettering:
 
     def close(self) -> None:
         """Release the producer."""
-        if self._dead_letters is not None:
-            self._dead_letters.close()
+        if self._outbox is not None:
+            self._outbox.letters.close()
 
 
 def refuse(part: Partition, offset: int, attempts: int, last: LastFailure | None) -> RecordError:

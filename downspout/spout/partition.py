@@ -29,9 +29,9 @@ from downspout.kafka.port import ConsumerPort, Record, TopicPartition
 from downspout.kafka.unreadable import Unreadable, UnreadableBatchError
 from downspout.ledger.breaker import Breaker
 from downspout.ledger.isolation import AT_WORK, Isolation
-from downspout.ledger.origin import id_prefix, range_id
 from downspout.ledger.metadata import CommitMetadata
 from downspout.ledger.offsets import PartitionLedger
+from downspout.ledger.origin import id_prefix, range_id
 from downspout.spout.cursor import PartitionCursor, RetryCache, index_of, offset_at
 from downspout.spout.ports import SpoutMetrics
 from downspout.system.process_notes import ComponentDeath, NoteReader

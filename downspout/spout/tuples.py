@@ -40,8 +40,7 @@ from downspout.dead_letters.replay import origin_of
 from downspout.errors import ConfigError
 from downspout.kafka.port import Gathering, Record
 from downspout.ledger.origin import Origin
-from downspout.settings.table import load
-from downspout.settings.table import SETTINGS, parse_scope
+from downspout.settings.table import SETTINGS, load, parse_scope
 from downspout.spout.emit_records import RecordEmitter, UntrackedEmitter
 from downspout.spout.partition import Makers
 from downspout.spout.settings import EmitMode

@@ -20,8 +20,7 @@ from downspout.dead_letters import (
     plan_replay,
     read_dead_letters,
 )
-from downspout.dead_letters.purge import plan_purge
-from downspout.dead_letters.replay import Choice
+from downspout.dead_letters.replay import Choice, plan_purge
 from downspout.errors import BrokerError, ConfigError, DownspoutError
 from downspout.kafka import Record, TopicPartition, Unreadable
 from tests.spout.spout_driver import Kafka
