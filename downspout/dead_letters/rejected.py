@@ -137,6 +137,11 @@ class DeadLetterWriter:
     def __len__(self) -> int:
         return len(self._known)
 
+    @property
+    def is_sending(self) -> bool:
+        """Whether a batch is out."""
+        return bool(self._outbox.sent)
+
     def report(self) -> Mapping[str, Any]:
         """Return the dead letters by exception, and the last ones."""
         return self._outbox.letters.written.report()

@@ -1,6 +1,6 @@
 """What happened to each record: pure, no I/O, no clock, no threads.
 
-To change which offset may be committed, and when a partition is paused: state.py
+To change which offset may be committed, and when a partition is paused: offsets.py
 To change how a range that failed is halved: offsets.py
 To change when a failed record is tried again: retry_schedule.py
 To change how commit metadata is encoded: metadata.py

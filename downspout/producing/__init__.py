@@ -2,9 +2,9 @@
 
 To change what a tuple becomes in Kafka: mapper.py
 To change when its tuple is acked: sending.py
-To change which producer errors concern all records: faults.py
+To change which producer errors concern all records: sending.py
 To change what belongs to a transaction: spout_transaction.py
-To change which results a transaction already has: partition_results.py
+To change which results a transaction already has: spout_transaction.py
 """
 
 from __future__ import annotations
