@@ -32,7 +32,7 @@ Downspout component writes them down as ``wire.chunks`` when the topology class 
 
 To change how a value travels to Storm: values.py
 To change how messages are read and written: serializer.py
-To change which streams carry chunks: streams.py
+To change which streams carry chunks: side_streams.py
 """
 
 from __future__ import annotations

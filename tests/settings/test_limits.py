@@ -15,6 +15,7 @@ WITHOUT_MAXIMUM = [
     "kafka.behind_max", "kafka.chunk_bytes_max", "kafka.emits_per_next_max", "kafka.retries_max",
     "kafka.retry_cache_bytes", "kafka.timeouts_max", "kafka.trace_every", "kafka.uncommitted_max",
     "parquet.compact_every_s", "parquet.flush_age_s", "parquet.flush_bytes", "parquet.flush_rows",
+    "parquet.idle_s", "parquet.lateness_s",
     "parquet.outage_s_max", "parquet.rebuild",
     "produce.batch_bytes", "produce.buffer_bytes",
     "run.drain_s", "run.for_s", "run.member", "run.records", "run.restarts_max", "run.seed", "run.stuck_s",
