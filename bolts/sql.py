@@ -30,7 +30,7 @@ from downspout.settings.folders import of_project_url
 from downspout.settings.options import SqlOptions
 from downspout.settings.secrets import with_secrets
 from downspout.sink.identity import check_names
-from downspout.sink.row_sink import Batch, Flushed, RowSink
+from downspout.sink.row_sink import Batch, FlushResult, RowSink
 from downspout.sql import settings as sql_settings
 from downspout.sql.columns import check_complete, columns_of, create_statement
 from downspout.sql.writer import RowsRefusedError, SqlWriter
@@ -155,7 +155,7 @@ class SqlBolt(RowSink):
             self._convert()
         super().process_chunk(tup)
 
-    def write(self, batch: Batch) -> tuple[Batch, Flushed]:
+    def write(self, batch: Batch) -> tuple[Batch, FlushResult]:
         """Write the rows that are not in the table yet; tuples with rows that it refuses fail."""
         while True:
             try:

@@ -297,14 +297,6 @@ def offered_by(path: Path) -> set[str]:
     return {f"{module}.{name}" for module, names in homes.items() for name in names.split()}
 
 
-TWO_MEANINGS = {
-    *("Asked", "Cluster", "Commit", "Coordinator", "Event", "Fault", "Faults", "Flushed", "Group", "Held", "History"),
-    *("Kind", "Limits", "Message", "Place", "Plan", "Process", "Progress", "RebalanceListener", "Rejected", "Sent"),
-    *("Status", "Step", "Total", "Window"),
-}
-"""Names that two classes still share. The list only gets shorter."""
-
-
 def test_a_class_has_a_name_of_its_own() -> None:
     found: dict[str, list[str]] = {}
     for folder in ("downspout", "spouts", "bolts"):
@@ -312,4 +304,4 @@ def test_a_class_has_a_name_of_its_own() -> None:
             for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
                 if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
                     found.setdefault(node.name, []).append(relative(path))
-    assert {name: paths for name, paths in found.items() if len(paths) > 1 and name not in TWO_MEANINGS} == {}
+    assert {name: paths for name, paths in found.items() if len(paths) > 1} == {}

@@ -10,6 +10,11 @@ Run the audit's topology in a process of its own, so that a record that kills it
 
 The process is started anew after each death, and the records it died on are halved until the one that kills stands
 alone: one death for each halving, about eleven of a second or two for the 2,000 records of a batch.
+
+Run the audit's topology in a process of its own, so that a record that kills it ends neither audit nor report.
+
+The process is started anew after each death, and the records it died on are halved until the one that kills stands
+alone: one death for each halving, about eleven of a second or two for the 2,000 records of a batch.
 """
 
 from __future__ import annotations

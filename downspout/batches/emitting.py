@@ -23,7 +23,7 @@ from kafka import errors
 
 from downspout.batches.core.held import EmitterBatches
 from downspout.batches.core.protocol import Attempt, BatchRange, partition_id, share
-from downspout.batches.reading import BatchReader, BatchStarts, Limits, Logs, ids_of, logs_one_by_one
+from downspout.batches.reading import BatchLimits, BatchReader, BatchStarts, Logs, ids_of, logs_one_by_one
 from downspout.batches.setup import BatchSetup
 from downspout.batches.stores import BatchStore, PartitionId
 from downspout.clock import Clock
@@ -202,7 +202,7 @@ class Emitting:
             self._note_log(tp, logs, start)
         ends = {tp: min(logs.ends[tp], self._stops.get(tp, logs.ends[tp])) for tp in starts}
         batch = self._setup.batch
-        limits = Limits.of(batch["records_max"], batch["bytes_max"], len(self._partitions))
+        limits = BatchLimits.of(batch["records_max"], batch["bytes_max"], len(self._partitions))
         read = self._reader.fresh(starts, ends, limits)
         self._check_topics([tp for tp, each in read.items() if each.records])
         ranges = {tp: self._range(tp, each.records, each.position) for tp, each in read.items()}

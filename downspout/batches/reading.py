@@ -189,18 +189,18 @@ class Read(NamedTuple):
     position: int  # where the next batch starts
 
 
-class Limits(NamedTuple):
+class BatchLimits(NamedTuple):
     """What a batch may hold of one partition."""
 
     records: int
     bytes: int
 
     @classmethod
-    def of(cls, records_max: int, bytes_max: int, partitions: int) -> Limits:
+    def of(cls, records_max: int, bytes_max: int, partitions: int) -> BatchLimits:
         """Return the share of each of so many partitions: at least one record.
 
-        >>> Limits.of(10, 100, 3)
-        Limits(records=3, bytes=33)
+        >>> BatchLimits.of(10, 100, 3)
+        BatchLimits(records=3, bytes=33)
         """
         return cls(max(1, records_max // max(1, partitions)), max(1, bytes_max // max(1, partitions)))
 
@@ -208,7 +208,7 @@ class Limits(NamedTuple):
 class _Taking:
     """What a batch takes from one partition."""
 
-    def __init__(self, limits: Limits, end: int) -> None:
+    def __init__(self, limits: BatchLimits, end: int) -> None:
         self.records: list[Record] = []
         self._limits, self._bytes, self._end = limits, 0, end
         self.is_full = False
@@ -268,7 +268,7 @@ class BatchReader:
             self._ahead[tp].clear()
 
     def fresh(
-        self, starts: Mapping[TopicPartition, int], ends: Mapping[TopicPartition, int], limits: Limits
+        self, starts: Mapping[TopicPartition, int], ends: Mapping[TopicPartition, int], limits: BatchLimits
     ) -> dict[TopicPartition, Read]:
         """Read from these offsets on, up to the limits or to where the logs end.
 
@@ -340,7 +340,7 @@ class BatchReader:
         Raises:
             KafkaError: the broker refuses.
         """
-        unlimited = Limits(2**63, 2**63)
+        unlimited = BatchLimits(2**63, 2**63)
         taking = {tp: _Taking(unlimited, last + 1) for tp, (_, last) in wanted.items()}
         for tp, (first, _) in wanted.items():
             self._at.pop(tp, None)

@@ -388,11 +388,11 @@ def _read(arguments: argparse.Namespace) -> tuple[str, dict[TopicPartition, int]
 
 
 def _start(text: str) -> Place:
-    from downspout.offsets.seek_targets import Kind, Place, moment
+    from downspout.offsets.seek_targets import Place, TargetKind, moment
 
-    if text.lower() in (Kind.EARLIEST.value, Kind.LATEST.value):
-        return Place(Kind(text.lower()))
-    return Place(Kind.TIME, moment(text))
+    if text.lower() in (TargetKind.EARLIEST.value, TargetKind.LATEST.value):
+        return Place(TargetKind(text.lower()))
+    return Place(TargetKind.TIME, moment(text))
 
 
 def _starts(

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from downspout.kafka.port import Cluster, TopicPartition
     from downspout.offsets.group_offsets import Move
     from downspout.offsets.seek_targets import Place
-    from downspout.offsets.seeking import Plan
+    from downspout.offsets.seeking import SeekPlan
     from downspout.sink.log.commit_log import CommitLog
 
 Sinks = Mapping[Path, "CommitLog"]
@@ -147,21 +147,21 @@ def seek(arguments: argparse.Namespace) -> tuple[dict[str, Any], list[str], list
 
 def _places(arguments: argparse.Namespace, groups: Sequence[str]) -> Mapping[str, Place | dict[TopicPartition, Place]]:
     """Return where each group is to go."""
-    from downspout.offsets.seek_targets import Kind, Place, milliseconds, moment, read_places
+    from downspout.offsets.seek_targets import Place, TargetKind, milliseconds, moment, read_places
 
     if arguments.from_file is not None:
         return read_places(arguments.from_file, groups)
     if arguments.to_offset is not None:
-        one = Place(Kind.OFFSET, arguments.to_offset)
+        one = Place(TargetKind.OFFSET, arguments.to_offset)
     elif arguments.shift_by is not None:
-        one = Place(Kind.SHIFT, arguments.shift_by)
+        one = Place(TargetKind.SHIFT, arguments.shift_by)
     elif arguments.to_datetime is not None:
-        one = Place(Kind.TIME, moment(arguments.to_datetime))
+        one = Place(TargetKind.TIME, moment(arguments.to_datetime))
     elif arguments.by_duration is not None:
-        one = Place(Kind.TIME, max(0, int(time.time() * 1000) - milliseconds(arguments.by_duration)))
+        one = Place(TargetKind.TIME, max(0, int(time.time() * 1000) - milliseconds(arguments.by_duration)))
     else:
-        kinds = {Kind.EARLIEST: arguments.to_earliest, Kind.LATEST: arguments.to_latest}
-        one = Place(next((kind for kind, wanted in kinds.items() if wanted), Kind.CURRENT))
+        kinds = {TargetKind.EARLIEST: arguments.to_earliest, TargetKind.LATEST: arguments.to_latest}
+        one = Place(next((kind for kind, wanted in kinds.items() if wanted), TargetKind.CURRENT))
     return dict.fromkeys(groups, one)
 
 
@@ -183,11 +183,11 @@ def _open_sinks(directories: Sequence[Path]) -> Sinks:
     return {directory: rows_of(directory) for directory in directories}
 
 
-def _note(plan: Plan, sinks: Sinks) -> None:
+def _note(plan: SeekPlan, sinks: Sinks) -> None:
     """Note in the sinks' directories what was skipped, after the commit: a note too many would hide a loss."""
-    from downspout.sink.notes import Step, note_skips
+    from downspout.sink.notes import SeekStep, note_skips
 
-    steps = [Step((*_topic(move), move.tp.partition), move.skipped, move.again) for move in plan.moves]
+    steps = [SeekStep((*_topic(move), move.tp.partition), move.skipped, move.again) for move in plan.moves]
     for directory, log in sinks.items():
         try:
             note_skips(directory, steps, log, f"seek-{os.getpid()}")
@@ -210,7 +210,7 @@ def _held(log: CommitLog, move: Move) -> int:
     return offset_ranges.count(offset_ranges.intersect(move.again, covered(log, *_topic(move), move.tp.partition)))
 
 
-def plan_facts(plan: Plan, sinks: Sinks = NO_SINKS) -> dict[str, Any]:
+def plan_facts(plan: SeekPlan, sinks: Sinks = NO_SINKS) -> dict[str, Any]:
     """Return a plan as JSON values."""
     return {
         "group": plan.group,
@@ -227,7 +227,7 @@ def plan_facts(plan: Plan, sinks: Sinks = NO_SINKS) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def render_plan(plan: Plan, sinks: Sinks = NO_SINKS, *, done: bool, named: bool = False) -> list[str]:
+def render_plan(plan: SeekPlan, sinks: Sinks = NO_SINKS, *, done: bool, named: bool = False) -> list[str]:
     """Return a plan as lines."""
     lines = [f"group {plan.group}:"] if named else []
     if plan.moves:

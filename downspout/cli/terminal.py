@@ -4,6 +4,11 @@ What of the log is shown on a terminal.
 
 A client that has lost its broker says so dozens of times a second, and buries the one line of ours that says what it
 means. So each place in kafka-python's code is heard once in a while, with the number of times that it was not.
+
+What of the log is shown on a terminal.
+
+A client that has lost its broker says so dozens of times a second, and buries the one line of ours that says what it
+means. So each place in kafka-python's code is heard once in a while, with the number of times that it was not.
 """
 
 from __future__ import annotations

@@ -8,6 +8,12 @@ A job on the single-node Storm that runs here: submitted by stock streamparse un
 `sparse submit -o` sets options of a whole topology, which are weaker than those of a component, and where a sink writes
 is a setting of that sink. So what is submitted is a topology of two lines in a project of its own: the user's, with our
 settings put into its components (:func:`isolated`).
+
+A job on the single-node Storm that runs here: submitted by stock streamparse under another name, and killed.
+
+`sparse submit -o` sets options of a whole topology, which are weaker than those of a component, and where a sink writes
+is a setting of that sink. So what is submitted is a topology of two lines in a project of its own: the user's, with our
+settings put into its components (:func:`isolated`).
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ __getattr__, __all__ = offered(
     {
         "group_offsets": "Standing commit_for commit_moves plan_moves",
         "lag": "PartitionLag Question collect",
-        "seek_targets": "Kind Place milliseconds moment read_places to_csv",
+        "seek_targets": "TargetKind Place milliseconds moment read_places to_csv",
         "seeking": "plan_seek",
         "stores.database": "DatabaseError LostError",
         "stores.sql": "open_sql_store",

@@ -39,7 +39,7 @@ _ISO = re.compile(r"P(?:(\d{1,6})D)?(?:T(?:(\d{1,9})H)?(?:(\d{1,9})M)?(?:(\d{1,1
 _CHOSEN = re.compile(r"([A-Za-z0-9._-]{1,249})(?::(\d{1,9}(?:,\d{1,9})*))?")
 
 
-class Kind(Enum):
+class TargetKind(Enum):
     """The kinds of places."""
 
     EARLIEST = "earliest"
@@ -54,7 +54,7 @@ class Kind(Enum):
 class Place:
     """A place in a log; ``value`` is an offset, a distance, or milliseconds since the epoch."""
 
-    kind: Kind
+    kind: TargetKind
     value: int = 0
     # Of a place that was exported: what is done beyond it, and Kafka's id of the topic
     done: tuple[tuple[int, int], ...] | None = None
@@ -68,19 +68,19 @@ def reckon(place: Place, *, begin: int, end: int, current: int | None, at_time: 
         at_time: the first offset at or after the place's time; None where there is none.
 
     >>> log = {"begin": 10, "end": 90, "current": 50, "at_time": None}
-    >>> [reckon(Place(kind, 3), **log) for kind in Kind]
+    >>> [reckon(Place(kind, 3), **log) for kind in TargetKind]
     [10, 90, 50, 3, 53, 90]
     """
     match place.kind:
-        case Kind.EARLIEST:
+        case TargetKind.EARLIEST:
             return begin
-        case Kind.LATEST:
+        case TargetKind.LATEST:
             return end
-        case Kind.CURRENT:
+        case TargetKind.CURRENT:
             return end if current is None else current
-        case Kind.OFFSET:
+        case TargetKind.OFFSET:
             return place.value
-        case Kind.SHIFT:
+        case TargetKind.SHIFT:
             return None if current is None else current + place.value
     return end if at_time is None else at_time
 
@@ -246,7 +246,7 @@ def _row(
 ) -> Row:  # fmt: skip
     if not 0 <= partition < 2**31 or not 0 <= offset <= OFFSET_MAX:
         raise _malformed(path, number, coordinates(topic, partition, offset))
-    return number, group, TopicPartition(topic, partition), Place(Kind.OFFSET, offset, done, topic_id)
+    return number, group, TopicPartition(topic, partition), Place(TargetKind.OFFSET, offset, done, topic_id)
 
 
 def _malformed(path: Path, number: int, text: str) -> ConfigError:

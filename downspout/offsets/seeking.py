@@ -1,6 +1,6 @@
 """Moving a group to another place, and deleting what it has committed: planned whole, then done whole, or not at all.
 
-A :class:`Plan` is a list of commits (:class:`~downspout.offsets.group_offsets.Move`). It is what is shown, and what is
+A :class:`SeekPlan` is a list of commits (:class:`~downspout.offsets.group_offsets.Move`), which is shown and then
 done. The places are those of Kafka's own tool (:mod:`downspout.offsets.seek_targets`); what we know besides is what a
 group has done beyond its commit. A move forward keeps it: a place inside of it becomes its end. A move back forgets it.
 
@@ -28,20 +28,20 @@ from downspout.offsets.group_offsets import (
     refuse_members,
     standings,
 )  # fmt: skip
-from downspout.offsets.seek_targets import Kind, Place, reckon
+from downspout.offsets.seek_targets import Place, TargetKind, reckon
 from downspout.spout.partition import RENEW_MS
 
-__all__ = ["Plan", "check_not_live", "delete", "empty_group", "plan_delete", "plan_seek"]
+__all__ = ["SeekPlan", "check_not_live", "delete", "empty_group", "plan_delete", "plan_seek"]
 
 Chosen = Mapping[str, frozenset[int]]
 LOOK_S = 0.2
 IF_GONE = "; then --wait 10s waits for that, and --remove-members takes static ones out at once"
-ANYWHERE = (Kind.EARLIEST, Kind.LATEST, Kind.TIME)
+ANYWHERE = (TargetKind.EARLIEST, TargetKind.LATEST, TargetKind.TIME)
 """Places that mean the same, whatever was committed."""
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class SeekPlan:
     """How a group is moved."""
 
     group: str
@@ -69,7 +69,7 @@ def plan_seek(
     keep: bool | None = None,  # whether what is done beyond stays done; default: forward yes, back no
     strict: bool = False,  # refuse what lies outside the log
     force: bool = False,  # also give a new group its first commits, and move one of an earlier topic
-) -> Plan:
+) -> SeekPlan:
     """Return the commits that bring a group to a place.
 
     Raises:
@@ -96,7 +96,7 @@ def plan_seek(
             f"{', '.join(coordinates(*tp) for tp in missing)} {'does' if len(missing) == 1 else 'do'} not exist",
             cure="look at the topic and its number of partitions: `downspout kafka topics`",
         )
-    plan = Plan(group, found=[standing_of[tp] for tp in sorted(places)])
+    plan = SeekPlan(group, found=[standing_of[tp] for tp in sorted(places)])
     times = _times(cluster, group, places)
     _check_places(group, places, standing_of, force)
     targets = {tp: _target(plan, standing_of[tp], place, times.get(tp)) for tp, place in sorted(places.items())}
@@ -149,7 +149,7 @@ def _places(
 
 
 def _times(cluster: Cluster, group: str, places: Mapping[TopicPartition, Place]) -> Mapping[TopicPartition, int | None]:
-    wanted = {tp: place.value for tp, place in places.items() if place.kind is Kind.TIME}
+    wanted = {tp: place.value for tp, place in places.items() if place.kind is TargetKind.TIME}
     if not wanted:
         return {}
     with asking(cluster, group, "read_uncommitted") as consumer:
@@ -160,7 +160,7 @@ def _check_places(
     group: str, places: Mapping[TopicPartition, Place], standing_of: Mapping[TopicPartition, Standing], force: bool
 ) -> None:
     """Raise where a place means nothing."""
-    if empty := [tp for tp in sorted(places) if places[tp].kind is Kind.SHIFT and standing_of[tp].offset is None]:
+    if empty := [tp for tp in sorted(places) if places[tp].kind is TargetKind.SHIFT and standing_of[tp].offset is None]:
         raise ConfigError(
             f"group {group} has no commit for {', '.join(coordinates(*tp) for tp in empty)}, so there is nothing to "
             "shift",
@@ -177,13 +177,13 @@ def _check_places(
             )
 
 
-def _target(plan: Plan, standing: Standing, place: Place, at_time: int | None) -> int:
+def _target(plan: SeekPlan, standing: Standing, place: Place, at_time: int | None) -> int:
     """Return the offset that a place is, inside the log; note where it is not the one that was asked for."""
     begin, end, where = standing.begin, standing.end, coordinates(*standing.tp)
     wanted = reckon(place, begin=begin, end=end, current=standing.offset, at_time=at_time)
     assert wanted is not None, "checked before"
     inside = min(max(wanted, begin), end)
-    if place.kind is Kind.CURRENT and standing.offset is not None:
+    if place.kind is TargetKind.CURRENT and standing.offset is not None:
         if wanted != inside:
             plan.warnings.append(f"{where} stays at {wanted}, outside the log, which is {begin}–{end}")
         return wanted

@@ -25,7 +25,7 @@ from typing import Any, NamedTuple, Protocol
 
 from downspout.errors import BrokerError, ConfigError, MissingExtraError, coordinates
 from downspout.kafka.port import TopicPartition
-from downspout.offsets.seek_targets import Kind, Place
+from downspout.offsets.seek_targets import Place, TargetKind
 from downspout.spout.ports import OffsetStoreError
 
 ANSWER_S = 4.0
@@ -482,12 +482,12 @@ def places_of(
         behind_max: its ``maxOffsetBehind``; None: no limit.
 
     >>> tp = TopicPartition("orders", 0)
-    >>> places_of({tp: 7}, Place(Kind.LATEST), {tp: 100}, 50)[0][tp].kind
-    <Kind.LATEST: 'latest'>
+    >>> places_of({tp: 7}, Place(TargetKind.LATEST), {tp: 100}, 50)[0][tp].kind
+    <TargetKind.LATEST: 'latest'>
     """
     places, notes = {}, []
     for tp, offset in sorted(offsets.items()):
-        places[tp] = Place(Kind.OFFSET, offset)
+        places[tp] = Place(TargetKind.OFFSET, offset)
         if offset <= 0:
             why = "is no place to go on"
         elif behind_max is not None and tp in starts and starts[tp] - offset > behind_max:

@@ -10,6 +10,11 @@ What is decided once, before any worker starts: what cannot be shared, how many 
 
 Each spout of a bounded run takes "the end as of now" for itself. Workers start at different times, and one that is
 started again does so much later. So the supervisor looks, and hands the ends on as ``kafka.stop_offsets``.
+
+What is decided once, before any worker starts: what cannot be shared, how many can have work, where the run ends.
+
+Each spout of a bounded run takes "the end as of now" for itself. Workers start at different times, and one that is
+started again does so much later. So the supervisor looks, and hands the ends on as ``kafka.stop_offsets``.
 """
 
 from __future__ import annotations

@@ -4,6 +4,11 @@ What several processes that run one topology share, and what they do not.
 
 They share the partitions of a consumer group and the commit log of an output directory. They share no bolts: each
 process has tasks of its own, so groupings hold within a process.
+
+What several processes that run one topology share, and what they do not.
+
+They share the partitions of a consumer group and the commit log of an output directory. They share no bolts: each
+process has tasks of its own, so groupings hold within a process.
 """
 
 from __future__ import annotations

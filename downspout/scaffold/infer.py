@@ -3,6 +3,10 @@
 The type of a column that takes all values of one place in many JSON objects.
 
 A type is inferred only where all values that are not null agree. The rest is said, so that a person decides.
+
+The type of a column that takes all values of one place in many JSON objects.
+
+A type is inferred only where all values that are not null agree. The rest is said, so that a person decides.
 """
 
 from __future__ import annotations

@@ -273,7 +273,7 @@ Source = tuple[str, str, int]
 """Topic, Kafka's id of it, partition."""
 
 
-class Step(NamedTuple):
+class SeekStep(NamedTuple):
     """What a seek does to a partition."""
 
     source: Source
@@ -310,7 +310,7 @@ def still_skipped(noted: OffsetRanges, rows: OffsetRanges) -> OffsetRanges:
     return [each for each in noted if not offset_ranges.intersect([each], touched)]
 
 
-def note_skips(directory: Path, steps: Iterable[Step], log: CommitLog, writer: str) -> None:
+def note_skips(directory: Path, steps: Iterable[SeekStep], log: CommitLog, writer: str) -> None:
     """Add what a seek has skipped and what has no row, and take away what will be read again.
 
     Raises:

@@ -174,7 +174,7 @@ BYTES_PER_S = 50e6  # So much slower than that, a flush is worth a line
 T = TypeVar("T")
 
 
-class Flushed(Protocol):
+class FlushResult(Protocol):
     """What a flush did: a count for each figure that it concerns, by the figure's name."""
 
     @property
@@ -193,7 +193,7 @@ class RowSink(Bolt):
     auto_anchor = False
     wants_tick_s = 1
     figures: ClassVar[tuple[str, ...]] = ("rows", "covered")
-    """The counts of :class:`Flushed` that are reported."""
+    """The counts of :class:`FlushResult` that are reported."""
 
     @classmethod
     def spec(
@@ -458,7 +458,7 @@ class RowSink(Bolt):
         self.ack_many(batch.tuples)
 
     @abstractmethod
-    def write(self, batch: Batch) -> tuple[Batch, Flushed]:
+    def write(self, batch: Batch) -> tuple[Batch, FlushResult]:
         """Write the rows that are not there yet; return what is to be acked, and what was done.
 
         Raises:

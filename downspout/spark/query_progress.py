@@ -12,6 +12,16 @@ exactly its end, for this source and for Spark's JVM connector alike.
 >>> lag_of({"sources": [{"description": "KafkaV2[Subscribe[t]]", "endOffset": {"t": {"0": 7}}, "latestOffset":
 ...     {"t": {"0": 10}}}]})
 {TopicPartition(topic='t', partition=0): 3}
+
+Spark's progress where lag tools look: each finished batch's end offsets are committed to a consumer group.
+
+Spark keeps offsets in its checkpoint and commits nothing, so a lag monitor shows nothing. The listener here takes
+every batch that is *finished* (a source's own ``commit`` trails a batch, and never comes for the last one) and commits
+exactly its end, for this source and for Spark's JVM connector alike.
+
+>>> lag_of({"sources": [{"description": "KafkaV2[Subscribe[t]]", "endOffset": {"t": {"0": 7}}, "latestOffset":
+...     {"t": {"0": 10}}}]})
+{TopicPartition(topic='t', partition=0): 3}
 """
 
 from __future__ import annotations

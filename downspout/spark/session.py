@@ -12,6 +12,14 @@ Ctrl-C interrupts that bridge in the middle of a call, and pages of traceback ar
 after that, and stays until the session is stopped.
 
 The first signal is answered at once: with what is waited for, and that a second one stops now.
+
+Ctrl-C and SIGTERM while Spark runs.
+
+PySpark sets a handler of SIGINT whenever a context is made, which cancels jobs through the bridge to the JVM: a second
+Ctrl-C interrupts that bridge in the middle of a call, and pages of traceback are all that is left. So ours is set again
+after that, and stays until the session is stopped.
+
+The first signal is answered at once: with what is waited for, and that a second one stops now.
 """
 
 from __future__ import annotations

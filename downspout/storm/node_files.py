@@ -22,6 +22,12 @@ Slots whose workers do not come up, by the supervisor's log, and the process tha
 The supervisor may take a worker for dead that is just starting, and start another one in its slot. If the first comes
 up all the same, it has the slot's port, nobody minds it any more, and each worker that follows ends with a
 BindException, which shows in its own log alone: the supervisor only says that it "failed to launch".
+
+Slots whose workers do not come up, by the supervisor's log, and the process that is in their way.
+
+The supervisor may take a worker for dead that is just starting, and start another one in its slot. If the first comes
+up all the same, it has the slot's port, nobody minds it any more, and each worker that follows ends with a
+BindException, which shows in its own log alone: the supervisor only says that it "failed to launch".
 """
 
 from __future__ import annotations

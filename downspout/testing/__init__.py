@@ -29,7 +29,7 @@ __getattr__, _ = offered(
         "plugin": "UNHURRIED",
         "schema_registry": "SchemaRegistry",
         "simulation.fault_proxy": "Killed WatchedDisk",
-        "simulation": "Message Scenario Sent simulate",
+        "simulation": "Message Scenario ProducedRecord simulate",
     },
 )
 """Imported on first use, so that pytest, which loads our plugin everywhere, stays fast."""

@@ -59,7 +59,7 @@ class Point:
     p99_ms: float | None
 
 
-class Window:
+class RateWindow:
     """What happened between two samples."""
 
     def __init__(self, begin: Sample, end: Sample, inside: Mapping[str, float]) -> None:
@@ -115,10 +115,10 @@ class History:
         self.latest, self.wall_s = metrics, wall_s
         self.points.append(self._point(wall_s, metrics))
 
-    def window(self, seconds: float | None) -> Window:
+    def window(self, seconds: float | None) -> RateWindow:
         """Return what happened in the last seconds; in a younger run, or for None, since its start."""
         if not self._fine:
-            return Window(NOTHING, NOTHING, {})
+            return RateWindow(NOTHING, NOTHING, {})
         end = self._fine[-1]
         begin = NOTHING if seconds is None else self._begin
         if seconds is not None and end.at_s > seconds:
@@ -128,7 +128,7 @@ class History:
             )
         inside = [one.inside for one in self.samples() if one.at_s >= begin.at_s]
         means = {name: sum(one.get(name, 0) for one in inside) / len(inside) for name in end.inside}
-        return Window(begin, end, means)
+        return RateWindow(begin, end, means)
 
     @property
     def known_s(self) -> float:

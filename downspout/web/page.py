@@ -2,7 +2,7 @@
 
 It asks a run in this process for its metrics once a second (:mod:`downspout.run.run_snapshots`), and reads nothing
 else of it. While one call keeps the loop there is no answer; then the watchdog says which. A query on Spark is
-asked in the same way, by what implements :class:`Asked`.
+asked in the same way, by what implements :class:`MetricsSource`.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ PageType = TypeVar("PageType", bound="Page")
 log = logging.getLogger("downspout.web")
 
 
-class Asked(Protocol):
+class MetricsSource(Protocol):
     """What a page asks for metrics."""
 
     def latest(self, wait_s: float) -> Snapshot | None:
@@ -57,7 +57,7 @@ class Page:
     """Serves the page of one topology."""
 
     def __init__(
-        self, state: State, asked: Asked, address: str, every_s: float = EVERY_S, more: Sequence[Route] = ()
+        self, state: State, asked: MetricsSource, address: str, every_s: float = EVERY_S, more: Sequence[Route] = ()
     ) -> None:
         self._state, self._asked, self._every_s = state, asked, every_s
         self._history = state.past

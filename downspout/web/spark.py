@@ -14,7 +14,7 @@ from downspout.engine.graph import Component, Graph
 from downspout.engine.loop import Bounds
 from downspout.engine.settings import Settings
 from downspout.run.run_snapshots import RunMetrics, Snapshot
-from downspout.web.history import History, Window
+from downspout.web.history import History, RateWindow
 from downspout.web.page import Page
 from downspout.web.processes import Processes
 from downspout.web.state import State
@@ -84,7 +84,7 @@ class SparkState(State):
     def _loops(self, metrics: RunMetrics) -> int:
         return metrics.look.cores if isinstance(metrics, SparkMetrics) and metrics.look else 1
 
-    def _counts(self, metrics: RunMetrics, windows: Mapping[str, Window], component: Component) -> dict[str, Any]:
+    def _counts(self, metrics: RunMetrics, windows: Mapping[str, RateWindow], component: Component) -> dict[str, Any]:
         found = super()._counts(metrics, windows, component)
         for window in found["windows"].values():
             window["process_ms"] = None

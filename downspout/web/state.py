@@ -19,7 +19,7 @@ from downspout.run.run_snapshots import RunMetrics
 from downspout.run.topology_check import values_of
 from downspout.settings.secrets import HIDDEN, is_secret
 from downspout.spout.observe import total_of, totals_by_topic
-from downspout.web.history import COUNTED, RUN, WINDOWS, History, Point, Window
+from downspout.web.history import COUNTED, RUN, WINDOWS, History, Point, RateWindow
 from downspout.web.processes import Processes
 
 WORST_MAX = 50  # Partitions that an answer holds unless more are asked for
@@ -153,10 +153,10 @@ class State:
 
     # --- parts ---
 
-    def _windows(self, metrics: RunMetrics) -> dict[str, Window]:
+    def _windows(self, metrics: RunMetrics) -> dict[str, RateWindow]:
         return {name: self.past.window(WINDOWS[name]) for name in self.windows}
 
-    def _run_window(self, name: str, window: Window) -> dict[str, Any]:
+    def _run_window(self, name: str, window: RateWindow) -> dict[str, Any]:
         p50, p99 = window.latency_ms(0.5, 0.99)
         return {
             "span_s": window.span_s,
@@ -185,7 +185,7 @@ class State:
         """Return how many bolts can be at work at a time."""
         return max(1, len(metrics.result.workers))
 
-    def _counts(self, metrics: RunMetrics, windows: Mapping[str, Window], component: Component) -> dict[str, Any]:
+    def _counts(self, metrics: RunMetrics, windows: Mapping[str, RateWindow], component: Component) -> dict[str, Any]:
         name, result = component.name, metrics.result
         counts = result.components.get(name) or Counts(component.par)
         queued, held = metrics.queues.get(name, (0, 0))
@@ -204,7 +204,7 @@ class State:
             "report": dict(report),
         }
 
-    def _edges(self, windows: Mapping[str, Window]) -> list[dict[str, Any]]:
+    def _edges(self, windows: Mapping[str, RateWindow]) -> list[dict[str, Any]]:
         found = []
         for component in self._graph.components.values():
             for given in component.inputs:
@@ -213,7 +213,7 @@ class State:
                 found.append(edge)
         return found
 
-    def _edge_per_s(self, window: Window, target: Component, given: Input) -> float | None:
+    def _edge_per_s(self, window: RateWindow, target: Component, given: Input) -> float | None:
         """Return the tuples per second on an edge; None where tuples are not counted by stream or by input."""
         if len(target.inputs) == 1:
             return window.per_s(target.name, "executed")
@@ -297,7 +297,7 @@ def _edge(target: Component, given: Input) -> dict[str, Any]:
     return {**named, "grouping": given.grouping, "fields": [*given.fields]}
 
 
-def _window(window: Window, name: str, loops: int, is_plain: bool) -> dict[str, Any]:
+def _window(window: RateWindow, name: str, loops: int, is_plain: bool) -> dict[str, Any]:
     """Return what a component did in a window: rates, and Storm's execute and process latency and capacity."""
     executed, acked = window.grown(name, "executed"), window.grown(name, "acked")
     execute_ms = 1000 * window.grown(name, "busy_s") / executed if executed else None

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from kafka import errors
 
-from downspout.batches.reading import BatchReader, Limits
+from downspout.batches.reading import BatchLimits, BatchReader
 from downspout.clock import SYSTEM_CLOCK
 from downspout.kafka import TopicPartition
 from downspout.testing import FakeKafka
@@ -38,9 +38,9 @@ def test_each_partition_has_a_position_before_a_poll(kafka: FakeKafka, exactly: 
         assert found is not None
         offsets = [record.offset for record in found[one]]
     else:
-        offsets = [record.offset for record in reader.fresh({one: 0}, {one: 2}, Limits(9, 999))[one].records]
+        offsets = [record.offset for record in reader.fresh({one: 0}, {one: 2}, BatchLimits(9, 999))[one].records]
     assert offsets == [0, 1]
-    again = reader.fresh({one: 2, other: 0}, {one: 3, other: 0}, Limits(9, 999))
+    again = reader.fresh({one: 2, other: 0}, {one: 3, other: 0}, BatchLimits(9, 999))
     assert [record.offset for record in again[one].records] == [2]
     assert again[other] == ([], 0)
 
@@ -57,7 +57,7 @@ def test_an_error_in_the_middle_of_a_batch_loses_nothing(kafka: FakeKafka) -> No
     reader.assign([one])
 
     def read(start: int) -> list[int]:
-        return [record.offset for record in reader.fresh({one: start}, {one: 6}, Limits(3, 999))[one].records]
+        return [record.offset for record in reader.fresh({one: start}, {one: 6}, BatchLimits(3, 999))[one].records]
 
     assert read(0) == [0, 1, 2]
     for brought in range(3):

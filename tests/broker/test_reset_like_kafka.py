@@ -17,7 +17,7 @@ from kafka.admin import KafkaAdminClient
 from downspout.broker import EmbeddedKafka
 from downspout.kafka import KafkaCluster, OffsetAndMetadata, TopicPartition
 from downspout.ledger import NOTHING, encode
-from downspout.offsets import Kind, Place, milliseconds, moment, plan_seek, read_places, to_csv
+from downspout.offsets import Place, TargetKind, milliseconds, moment, plan_seek, read_places, to_csv
 from downspout.offsets.group_offsets import standings
 from downspout.spout import StartNotes
 from downspout.system import resolve
@@ -30,14 +30,14 @@ TOOL = "org.apache.kafka.tools.consumer.group.ConsumerGroupCommand"
 QUICK = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xshare:auto", "-Xmx256m", "-Dfile.encoding=UTF-8")
 OLD = moment("2020-02-02T02:00:00Z")
 KINDS: dict[str, tuple[tuple[str, ...], Place]] = {
-    "earliest": (("--to-earliest",), Place(Kind.EARLIEST)),
-    "latest": (("--to-latest",), Place(Kind.LATEST)),
-    "current": (("--to-current",), Place(Kind.CURRENT)),
-    "offset": (("--to-offset", "7"), Place(Kind.OFFSET, 7)),
-    "forward": (("--shift-by", "4"), Place(Kind.SHIFT, 4)),
-    "back": (("--shift-by", "-4"), Place(Kind.SHIFT, -4)),
-    "datetime": (("--to-datetime", "2020-02-02T03:00:05.500+01:00"), Place(Kind.TIME, OLD + 5_500)),
-    "duration": (("--by-duration", "PT1H"), Place(Kind.TIME)),  # an hour before the test
+    "earliest": (("--to-earliest",), Place(TargetKind.EARLIEST)),
+    "latest": (("--to-latest",), Place(TargetKind.LATEST)),
+    "current": (("--to-current",), Place(TargetKind.CURRENT)),
+    "offset": (("--to-offset", "7"), Place(TargetKind.OFFSET, 7)),
+    "forward": (("--shift-by", "4"), Place(TargetKind.SHIFT, 4)),
+    "back": (("--shift-by", "-4"), Place(TargetKind.SHIFT, -4)),
+    "datetime": (("--to-datetime", "2020-02-02T03:00:05.500+01:00"), Place(TargetKind.TIME, OLD + 5_500)),
+    "duration": (("--by-duration", "PT1H"), Place(TargetKind.TIME)),  # an hour before the test
 }
 """By the name of a kind: the options of Kafka's tool, and our place."""
 
@@ -113,7 +113,7 @@ def test_each_kind_of_place_is_where_kafkas_tool_puts_it(scene: Scene, kind: str
     """Begins, ends, clamped offsets and shifts, times in the middle and behind the last record: all are equal."""
     options, place = KINDS[kind]
     if kind == "duration":
-        place = Place(Kind.TIME, int(time.time() * 1000) - milliseconds(options[1]))
+        place = Place(TargetKind.TIME, int(time.time() * 1000) - milliseconds(options[1]))
     theirs = scene.theirs(*options)
     assert [len(found) for found in theirs.values()] == [5, 5]
     assert scene.ours(place) == theirs
@@ -161,10 +161,10 @@ def test_what_other_tools_leave_names_no_topology_until_ours_puts_it_back(
     (said,) = [record.getMessage() for record in caplog.records if record.name == "tests.notes"]
     assert f"{scene.topic}[0]@4 name no topology" in said
     only = {scene.topic: frozenset({0})}
-    plan_seek(scene.cluster, group, Place(Kind.CURRENT), only, topology_id="shop-1").apply(scene.cluster)
+    plan_seek(scene.cluster, group, Place(TargetKind.CURRENT), only, topology_id="shop-1").apply(scene.cluster)
     (standing, *_) = standings(scene.cluster, group, [scene.topic])
     assert (standing.offset, standing.metadata.topology_id, standing.metadata.done) == (4, "shop-1", ())
-    assert plan_seek(scene.cluster, group, Place(Kind.CURRENT), only, topology_id="shop-1").moves == []
+    assert plan_seek(scene.cluster, group, Place(TargetKind.CURRENT), only, topology_id="shop-1").moves == []
 
 
 def test_a_file_for_one_group_means_the_same_to_both(scene: Scene, tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from downspout.errors import ConfigError
 from downspout.kafka import TopicPartition
 from downspout.ledger import CommitMetadata
-from downspout.offsets import Kind, Place, Standing, milliseconds, moment, read_places, to_csv
+from downspout.offsets import Place, Standing, TargetKind, milliseconds, moment, read_places, to_csv
 from downspout.offsets.seek_targets import chosen, reckon, to_json
 
 OFFSETS = st.integers(0, 1000)
@@ -27,7 +27,7 @@ def test_a_time_is_the_first_record_that_is_not_older(
 ) -> None:
     end = begin + len(stamps)
     at_time = next((begin + index for index, stamp in enumerate(stamps) if stamp >= at), None)
-    found = reckon(Place(Kind.TIME, at), begin=begin, end=end, current=current, at_time=at_time)
+    found = reckon(Place(TargetKind.TIME, at), begin=begin, end=end, current=current, at_time=at_time)
     assert found is not None
     assert begin <= found <= end
     assert all(stamp < at for stamp in stamps[: found - begin])
@@ -39,7 +39,7 @@ def test_shifts_add_up(begin: int, length: int, current: int, one: int, two: int
     """Two shifts one after the other are the shift by their sum, and a shift back undoes one."""
 
     def shifted(start: int, by: int) -> int:
-        found = reckon(Place(Kind.SHIFT, by), begin=begin, end=begin + length, current=start, at_time=None)
+        found = reckon(Place(TargetKind.SHIFT, by), begin=begin, end=begin + length, current=start, at_time=None)
         assert found is not None
         return found
 
@@ -51,10 +51,14 @@ def test_shifts_add_up(begin: int, length: int, current: int, one: int, two: int
 def test_the_kinds_go_by_what_they_say(begin: int, length: int, current: int | None, value: int) -> None:
     """The ends are the log's, an offset is itself, current is the commit, and only a shift needs one."""
     log = {"begin": begin, "end": begin + length, "current": current, "at_time": None}
-    found = {kind: reckon(Place(kind, value), **log) for kind in Kind}  # type: ignore[arg-type]
-    assert (found[Kind.EARLIEST], found[Kind.LATEST], found[Kind.OFFSET]) == (begin, begin + length, value)
-    assert found[Kind.CURRENT] == (begin + length if current is None else current)
-    assert found[Kind.SHIFT] == (None if current is None else current + value)
+    found = {kind: reckon(Place(kind, value), **log) for kind in TargetKind}  # type: ignore[arg-type]
+    assert (found[TargetKind.EARLIEST], found[TargetKind.LATEST], found[TargetKind.OFFSET]) == (
+        begin,
+        begin + length,
+        value,
+    )
+    assert found[TargetKind.CURRENT] == (begin + length if current is None else current)
+    assert found[TargetKind.SHIFT] == (None if current is None else current + value)
 
 
 @given(st.integers(0, 400), st.integers(0, 50), st.integers(0, 90), st.integers(0, 90_000))
@@ -128,11 +132,11 @@ def test_files_hold_what_was_exported(
     path.write_text(to_csv(groups), encoding="utf-8")
     found = read_places(path, list(groups))
     assert found == {
-        group: {s.tp: Place(Kind.OFFSET, s.offset or 0) for s in standings} for group, standings in groups.items()
+        group: {s.tp: Place(TargetKind.OFFSET, s.offset or 0) for s in standings} for group, standings in groups.items()
     }
     path.write_text(json.dumps(to_json(groups)), encoding="utf-8")
     assert read_places(path, list(groups)) == {
-        group: {s.tp: Place(Kind.OFFSET, s.offset or 0, s.metadata.done, "id") for s in standings}
+        group: {s.tp: Place(TargetKind.OFFSET, s.offset or 0, s.metadata.done, "id") for s in standings}
         for group, standings in groups.items()
     }
 

@@ -11,7 +11,7 @@ from kafka import errors
 from downspout.errors import BrokerError
 from downspout.kafka import OffsetAndMetadata, TopicPartition
 from downspout.ledger import AT_WORK, decode, encode
-from downspout.offsets import Kind, Place, commit_moves, plan_seek
+from downspout.offsets import Place, TargetKind, commit_moves, plan_seek
 from downspout.offsets.seeking import empty_group
 from downspout.testing import FakeKafka
 from tests.spark.handover_support import Command
@@ -316,7 +316,7 @@ def test_what_was_stored_of_a_refused_commit_is_taken_back(
     if known:
         read(kafka, range(5))
     before = kafka.committed(GROUP)
-    plan = plan_seek(kafka, GROUP, Place(Kind.OFFSET, 3), {TOPIC: frozenset()}, force=True)
+    plan = plan_seek(kafka, GROUP, Place(TargetKind.OFFSET, 3), {TOPIC: frozenset()}, force=True)
     stored = kafka.group(GROUP).commit
 
     def refuse_one(offsets: dict[TopicPartition, OffsetAndMetadata], *who: object) -> None:
@@ -337,7 +337,7 @@ def test_a_commit_whose_answer_is_lost_is_looked_for(kafka: FakeKafka) -> None:
     """What was stored is done; what was not is an error that says that nothing was moved."""
     read(kafka, range(5))
     for applied in (False, True):
-        plan = plan_seek(kafka, GROUP, Place(Kind.OFFSET, 3), {TOPIC: frozenset()})
+        plan = plan_seek(kafka, GROUP, Place(TargetKind.OFFSET, 3), {TOPIC: frozenset()})
         kafka.faults.fail_next("commit", errors.KafkaTimeoutError("lost"), applied=applied)
         if applied:
             commit_moves(kafka, GROUP, plan.moves)
@@ -351,7 +351,7 @@ def test_a_commit_whose_answer_is_lost_is_looked_for(kafka: FakeKafka) -> None:
 def test_a_commit_that_was_made_meanwhile_is_not_overwritten(kafka: FakeKafka) -> None:
     """A plan holds for the commits that it was made of: where one has changed, none is moved."""
     read(kafka, range(5))
-    plan = plan_seek(kafka, GROUP, Place(Kind.OFFSET, 3), {TOPIC: frozenset()})
+    plan = plan_seek(kafka, GROUP, Place(TargetKind.OFFSET, 3), {TOPIC: frozenset()})
     consumer = kafka.consumer(group=GROUP)
     consumer.commit({ZERO: OffsetAndMetadata(9, "", -1)})
     with pytest.raises(BrokerError, match=r"commit for orders\[0\] has changed meanwhile.*nothing was moved"):

@@ -11,7 +11,17 @@ from hypothesis import strategies as st
 
 from downspout.errors import BrokerError, ConfigError, MissingExtraError
 from downspout.kafka import OffsetAndMetadata, TopicPartition
-from downspout.offsets import Kind, Location, Nodes, Place, SpoutNode, location_of, open_nodes, read_state, zookeeper
+from downspout.offsets import (
+    Location,
+    Nodes,
+    Place,
+    SpoutNode,
+    TargetKind,
+    location_of,
+    open_nodes,
+    read_state,
+    zookeeper,
+)
 from downspout.offsets.stores.zookeeper import open_zookeeper_store
 from downspout.offsets.zookeeper import places_of, read_node, refuse_changes
 from downspout.spout import OffsetStoreError, StoreContext, StoredOffset
@@ -85,8 +95,8 @@ def test_a_node_that_lacks_a_key_is_none(key: str) -> None:
 )
 def test_the_rules_of_the_old_start(offset: int, behind_max: int | None, starts_anew: bool) -> None:
     """No more than maxOffsetBehind behind the start, and above 0: its offset; else the start, and a note says so."""
-    places, notes = places_of({P0: offset}, Place(Kind.LATEST), {P0: 100}, behind_max)
-    assert (places[P0].kind is Kind.LATEST, len(notes)) == (starts_anew, starts_anew)
+    places, notes = places_of({P0: offset}, Place(TargetKind.LATEST), {P0: 100}, behind_max)
+    assert (places[P0].kind is TargetKind.LATEST, len(notes)) == (starts_anew, starts_anew)
 
 
 @given(st.lists(st.booleans(), max_size=6), st.booleans())

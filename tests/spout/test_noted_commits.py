@@ -19,7 +19,7 @@ from downspout.component import SINKS
 from downspout.errors import SinkError
 from downspout.kafka import OffsetAndMetadata, TopicPartition
 from downspout.sink import Disk, Layout, Run, note_run
-from downspout.sink.notes import SinkNotes, Step, note_skips
+from downspout.sink.notes import SeekStep, SinkNotes, note_skips
 from downspout.sink.notes import rows_of as log_of
 from downspout.spout import setup_of
 from downspout.testing import FakeKafka
@@ -160,7 +160,7 @@ def test_what_a_seek_has_skipped_is_no_alarm(job: Job) -> None:
     assert f"{TOPIC}[0]@10 to @14" in warning
     shutil.rmtree(job.out)
     shutil.move(job.copy.with_name("noted"), job.out)
-    note_skips(job.out, [Step((TOPIC, job.topic_id, 0), [(10, 15)], [])], log_of(job.out), "w")
+    note_skips(job.out, [SeekStep((TOPIC, job.topic_id, 0), [(10, 15)], [])], log_of(job.out), "w")
     assert job.run() == []
 
 

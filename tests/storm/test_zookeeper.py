@@ -14,7 +14,7 @@ from downspout.offsets import Location, Operation, SpoutNode, location_of, open_
 from downspout.spout import OffsetStoreError
 from downspout.storm import HOST
 from downspout.testing import FakeKafka
-from tests.offsets.store_contract import P0
+from tests.offsets.store_contract import P0, P1
 from tests.offsets.zookeeper_contract import OLD, OldSpout, OpenNodes, ZooKeeperContract, put
 from tests.spout.spout_driver import TOPIC, Driver, fill
 from tests.storm.support import Place
@@ -82,10 +82,10 @@ def test_a_spout_goes_on_behind_the_old_one_and_hands_back(open_nodes_: OpenNode
         assert driver.run() == [6, 7, 8, 9]
         driver.ack([6, 7, 9])
         driver.commit()
-        assert read_state(nodes, f"{root}/readers").offsets == {P0: 8}
+        assert read_state(nodes, f"{root}/readers").offsets == {P0: 8, P1: 0}
         driver.ack([8])
         driver.commit()
-        assert read_state(nodes, f"{root}/readers").offsets == {P0: 10}
+        assert read_state(nodes, f"{root}/readers").offsets == {P0: 10, P1: 0}
         assert kafka.committed("readers")[P0].offset == 10
         fill(kafka, 3, 1)
         assert driver.run() == [0, 1, 2]

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from streamparse import Grouping, Topology
 
 from bolts.state import StateBolt
-from downspout.testing import Message, Scenario, Sent
+from downspout.testing import Message, ProducedRecord, Scenario
 from spouts.batches import KafkaBatches
 from tests.batches.counting import Split
 
@@ -30,7 +30,7 @@ def counted_line(rng: random.Random, number: int) -> Message:
     return Message(" ".join(rng.choices("abcdef", k=rng.randrange(4))).encode())
 
 
-def counts_of(sent: Sequence[Sent]) -> Counter[str]:
+def counts_of(sent: Sequence[ProducedRecord]) -> Counter[str]:
     """Return how often each word is in what was sent."""
     return Counter(word for record in sent for word in (record.value or b"").decode().split())
 

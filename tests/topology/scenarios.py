@@ -23,7 +23,7 @@ from bolts.parquet import ParquetBolt
 from bolts.parse import JsonParseBolt
 from downspout.ledger import Origin
 from downspout.parse import ChunkBolt
-from downspout.testing import Message, Scenario, Sent
+from downspout.testing import Message, ProducedRecord, Scenario
 from spouts.kafka import KafkaSpout
 
 ORDERS = "orders"
@@ -48,7 +48,7 @@ def order(rng: random.Random, number: int) -> Message:
     return Message(json.dumps({"number": number, "name": f"n{number}"}).encode(), key)
 
 
-def order_rows(record: Sent) -> Sequence[dict[str, Any]] | None:
+def order_rows(record: ProducedRecord) -> Sequence[dict[str, Any]] | None:
     if record.value is None:
         return [{"number": None, "name": None}]
     try:
@@ -94,7 +94,7 @@ def line(rng: random.Random, number: int) -> bytes:
     return " ".join(rng.choice(["a", "dog", "cat", "horse", f"n{number}"]) for _ in range(rng.randrange(5))).encode()
 
 
-def line_rows(record: Sent) -> Sequence[dict[str, Any]] | None:
+def line_rows(record: ProducedRecord) -> Sequence[dict[str, Any]] | None:
     found = (record.value or b"").decode().split()
     return None if "damaged" in found else [{"word": word, "letters": len(word)} for word in found]
 
@@ -119,7 +119,7 @@ def keyed(rng: random.Random, number: int) -> Message:
     return Message(b"%d" % number, b"k%d" % rng.randrange(5))
 
 
-def check_sums(sent: Sequence[Sent], directory: Path) -> Iterator[str]:
+def check_sums(sent: Sequence[ProducedRecord], directory: Path) -> Iterator[str]:
     """Yield the keys that were not counted exactly once per record."""
     wanted = Counter(record.key.decode() for record in sent if record.key is not None)
     found: Counter[str] = Counter()
@@ -200,7 +200,7 @@ def parcel(rng: random.Random, number: int) -> Message:
     return Message(json.dumps({"number": number, "weight": weight, "city": city}).encode(), b"k%d" % number)
 
 
-def parcel_rows(record: Sent) -> Sequence[dict[str, Any]] | None:
+def parcel_rows(record: ProducedRecord) -> Sequence[dict[str, Any]] | None:
     if record.value is None:
         return []
     try:

@@ -31,7 +31,7 @@ from downspout.kafka import Record
 from downspout.spout import group_session
 from downspout.storm.groups import members
 from downspout.system.process import send_signal
-from downspout.testing import Scenario, Sent, simulate
+from downspout.testing import ProducedRecord, Scenario, simulate
 from downspout.testing.simulation import SimulationError
 from downspout.testing.simulation.faults import Faults
 from downspout.testing.simulation.plan import KINDS, Step, draw
@@ -121,13 +121,13 @@ class Copied(Topology):
     out = KafkaBolt.spec(inputs=[spout], topic="copies", fields={"message": "value"}, transactional=True)
 
 
-def each_once(sent: Sequence[Sent], records: Sequence[Record]) -> Iterator[str]:
+def each_once(sent: Sequence[ProducedRecord], records: Sequence[Record]) -> Iterator[str]:
     wanted, found = Counter(one.value for one in sent), Counter(record.value for record in records)
     if wanted != found:
         yield f"missing: {[*(wanted - found)][:3]}, too often: {[*(found - wanted)][:3]}"
 
 
-def at_least_once(sent: Sequence[Sent], records: Sequence[Record]) -> Iterator[str]:
+def at_least_once(sent: Sequence[ProducedRecord], records: Sequence[Record]) -> Iterator[str]:
     if missing := {json.loads(one.value or b"")["number"] for one in sent} - {json.loads(r.value) for r in records}:
         yield f"missing: {sorted(missing)[:3]}"
 
@@ -414,10 +414,10 @@ def test_rows_without_origins_are_refused_at_once(capsys: pytest.CaptureFixture[
     )
 
 
-def made(offset: int, **facts: object) -> Sent:
+def made(offset: int, **facts: object) -> ProducedRecord:
     from downspout.testing import Message
 
-    return Sent("t", "id", 0, offset, Message(b"1"), **facts)  # type: ignore[arg-type]
+    return ProducedRecord("t", "id", 0, offset, Message(b"1"), **facts)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -435,7 +435,9 @@ def made(offset: int, **facts: object) -> Sent:
         (made(0, removed=True), [{"a": 1}, {"a": 1}], False, "once too often"),
     ],
 )
-def test_the_verdict_on_a_record(record: Sent, found: list[dict[str, int]], letter: bool, wrong: str | None) -> None:
+def test_the_verdict_on_a_record(
+    record: ProducedRecord, found: list[dict[str, int]], letter: bool, wrong: str | None
+) -> None:
     """A record's rows are there exactly once; at most once where it was removed; never where it was aborted."""
     place = ("t", "id", 0, 0)
     sinks = {"sink": SinkRows({place: found}, {place: [{"a": 1}]})}
@@ -477,7 +479,7 @@ def paid(rng: random.Random, number: int) -> bytes:
     return json.dumps({"paid": f"{number}.50", "at": at, "day": "2013-01-31", "month": 1}).encode()
 
 
-def paid_rows(record: Sent) -> list[dict[str, Any]] | None:
+def paid_rows(record: ProducedRecord) -> list[dict[str, Any]] | None:
     """Return the row as a user would write it down: texts, a number, another time zone."""
     try:
         number = json.loads(record.value or b"")["paid"]
@@ -486,7 +488,7 @@ def paid_rows(record: Sent) -> list[dict[str, Any]] | None:
     return [{"paid": float(number), "at": "2013-01-31 04:17", "day": date(2013, 1, 31), "month": 1}]
 
 
-def check_totals(sent: Sequence[Sent], directory: Path) -> Iterator[str]:
+def check_totals(sent: Sequence[ProducedRecord], directory: Path) -> Iterator[str]:
     good = sum(paid_rows(record) is not None for record in sent)
     files = [path for path in directory.glob("*.parquet") if path.name[0] not in "_."]
     if (rows := sum(sum(pq.read_table(path)["count"].to_pylist()) for path in files)) != good:
@@ -502,7 +504,7 @@ def test_two_sinks_are_compared_by_their_declared_columns() -> None:
 def test_a_wrong_value_names_sink_and_column() -> None:
     """A row that differs in one value is a violation that names the column and both values, once."""
 
-    def wrong(record: Sent) -> list[dict[str, Any]] | None:
+    def wrong(record: ProducedRecord) -> list[dict[str, Any]] | None:
         rows = paid_rows(record)
         return rows and [{**rows[0], "day": "2013-02-01"}]
 
@@ -571,7 +573,7 @@ def test_the_demos_own_topology_can_be_simulated() -> None:
     def flight(rng: random.Random, number: int) -> bytes:
         return json.dumps({"carrier": rng.choice(["UA", "AA"]), "flight": number % 9_000, "hour": 5}).encode()
 
-    def rows(record: Sent) -> list[dict[str, Any]]:
+    def rows(record: ProducedRecord) -> list[dict[str, Any]]:
         made = json.loads(record.value or b"")
         airline = {"UA": "United Air Lines Inc.", "AA": "American Airlines Inc."}[made["carrier"]]
         return [{**made, "airline": airline}]

@@ -16,7 +16,7 @@ from streamparse import Grouping, Topology
 from bolts.aggregate import AggregateBolt
 from bolts.parse import JsonParseBolt
 from downspout.sink import FLUSH, Layout, read_entries
-from downspout.testing import Scenario, Sent, simulate
+from downspout.testing import ProducedRecord, Scenario, simulate
 from spouts.kafka import KafkaSpout
 
 START, HOUR = datetime(2013, 1, 1, tzinfo=UTC), timedelta(hours=1)
@@ -44,7 +44,7 @@ def event(rng: random.Random, number: int) -> bytes:
     return json.dumps({"key": rng.choice("abc"), "at": at.isoformat()}).encode()
 
 
-def check_hours(sent: Sequence[Sent], directory: Path) -> Iterator[str]:
+def check_hours(sent: Sequence[ProducedRecord], directory: Path) -> Iterator[str]:
     """Yield windows that do not hold each event once, and rows that a final window got without being marked."""
     wanted: Counter[tuple[str, datetime]] = Counter()
     for record in sent:

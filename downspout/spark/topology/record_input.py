@@ -11,6 +11,13 @@ What ``mapInArrow`` gives is some thousands of records of one partition as colum
 :class:`Range` of them is a chunk, made as KafkaSpout makes it. If it fails, its halves are tried again, until the
 culprit stands alone; that is a record like any other, with the attempts, retries and dead letter of record mode. As
 with the spout, an attempt of many records says nothing about any of them, and none is counted.
+
+Where the spout emits chunks: which records of a batch of Spark's go together as one tuple, and how that is split.
+
+What ``mapInArrow`` gives is some thousands of records of one partition as columns. They stay columns: a
+:class:`Range` of them is a chunk, made as KafkaSpout makes it. If it fails, its halves are tried again, until the
+culprit stands alone; that is a record like any other, with the attempts, retries and dead letter of record mode. As
+with the spout, an attempt of many records says nothing about any of them, and none is counted.
 """
 
 from __future__ import annotations

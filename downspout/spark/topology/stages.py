@@ -13,6 +13,12 @@ A topology of batches on Spark: a batch is a micro-batch, so Spark's log stands 
 The emitter becomes the source, whose records carry the number of the micro-batch as their attempt. A state's tuples go
 to its tasks as those of any stateful bolt do. There they are only added up by key; the driver applies what all tasks
 have, in one transaction of the database (``batch_commit.py``).
+
+A topology of batches on Spark: a batch is a micro-batch, so Spark's log stands in for coordinator and emitter.
+
+The emitter becomes the source, whose records carry the number of the micro-batch as their attempt. A state's tuples go
+to its tasks as those of any stateful bolt do. There they are only added up by key; the driver applies what all tasks
+have, in one transaction of the database (``driver/states.py``).
 """
 
 from __future__ import annotations

@@ -12,6 +12,6 @@ from __future__ import annotations
 
 from downspout.testing.simulation.plan import KINDS
 from downspout.testing.simulation.run import Outcome, Scenario, SimulationError, simulate
-from downspout.testing.simulation.sources import Message, Sent
+from downspout.testing.simulation.sources import Message, ProducedRecord
 
-__all__ = ["KINDS", "Message", "Outcome", "Scenario", "Sent", "SimulationError", "simulate"]
+__all__ = ["KINDS", "Message", "Outcome", "ProducedRecord", "Scenario", "SimulationError", "simulate"]

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-__all__ = ["CHUNKS", "KINDS", "Plan", "Step", "draw"]
+__all__ = ["CHUNKS", "KINDS", "FaultPlan", "Step", "draw"]
 
 KINDS: Mapping[str, str] = {
     "crash": "a process is killed at some call, and started again after a while",
@@ -58,7 +58,7 @@ class Step:
 
 
 @dataclass(frozen=True)
-class Plan:
+class FaultPlan:
     """What a world is."""
 
     seed: int  # of everything
@@ -78,7 +78,7 @@ class Plan:
         return {step.kind for step in self.steps} & KINDS.keys()
 
 
-def draw(seed: int, without: tuple[str, ...] = ()) -> Plan:
+def draw(seed: int, without: tuple[str, ...] = ()) -> FaultPlan:
     """Return the plan of a seed."""
     rng = random.Random(f"{seed}/plan")
     duration = rng.uniform(60, 540)
@@ -103,7 +103,7 @@ def draw(seed: int, without: tuple[str, ...] = ()) -> Plan:
         **_mode(seed),
     }
     store = random.Random(f"{seed}/store").random() < STORES
-    plan = Plan(
+    plan = FaultPlan(
         seed=seed,
         partitions=rng.randint(1, 4),
         members=rng.choice([1, 2, 2, 3]),
@@ -140,7 +140,7 @@ def _mode(seed: int) -> dict[str, Any]:
     }
 
 
-def requests(seed: int, plan: Plan) -> list[Step]:
+def requests(seed: int, plan: FaultPlan) -> list[Step]:
     """Say what becomes of requests to a store; by chance of its own, too."""
     rng = random.Random(f"{seed}/requests")
     if rng.random() < 0.2:
@@ -149,7 +149,7 @@ def requests(seed: int, plan: Plan) -> list[Step]:
     return faults + _work_for(rng, faults)
 
 
-def of_batches(plan: Plan, without: tuple[str, ...]) -> Plan:
+def of_batches(plan: FaultPlan, without: tuple[str, ...]) -> FaultPlan:
     """Return the plan for a topology of batches: one process, and stores that may not answer."""
     rng = random.Random(f"{plan.seed}/batches")
     config = {key: value for key, value in plan.config.items() if not key.startswith(("parquet.", "kafka.emit"))}

@@ -22,16 +22,16 @@ from downspout.sink.schema import Columns
 from downspout.spout.settings import dead_letter_topic
 from downspout.spout.tuples import CHUNKS
 from downspout.testing.simulation.batches import WITHOUT, States, is_of_batches, states_of
-from downspout.testing.simulation.plan import Plan, draw, of_batches
-from downspout.testing.simulation.sources import Maker, Sent
-from downspout.testing.simulation.time import Event, Trace, determined
+from downspout.testing.simulation.plan import FaultPlan, draw, of_batches
+from downspout.testing.simulation.sources import Maker, ProducedRecord
+from downspout.testing.simulation.time import TimelineEvent, Trace, determined
 from downspout.testing.simulation.verdict import Rows, SinkRows, dead_lettered, expected_rows, judge, read_rows
 from downspout.testing.simulation.world import World
 
 __all__ = ["Outcome", "Scenario", "SimulationError", "simulate"]
 
 EVENTS_SHOWN = 40
-Check = Callable[[Sequence[Sent], Any], Iterable[str]]
+Check = Callable[[Sequence[ProducedRecord], Any], Iterable[str]]
 
 
 @dataclass(frozen=True)
@@ -116,7 +116,7 @@ def simulate(
     return outcomes
 
 
-def run_seed(scenario: Scenario, seed: int, *, again: str = "", plan: Plan | None = None) -> Outcome:
+def run_seed(scenario: Scenario, seed: int, *, again: str = "", plan: FaultPlan | None = None) -> Outcome:
     """Run one seed and return what came of it."""
     graph = scenario.graph
     plan = plan or plan_of(scenario, seed)
@@ -147,7 +147,7 @@ def run_seed(scenario: Scenario, seed: int, *, again: str = "", plan: Plan | Non
         shutil.rmtree(top, ignore_errors=True)
 
 
-def plan_of(scenario: Scenario, seed: int) -> Plan:
+def plan_of(scenario: Scenario, seed: int) -> FaultPlan:
     """Return the plan of a seed for a scenario."""
     lossy = ("compaction", "retention", "killer") if scenario.check is not None else ()
     if is_of_batches(scenario.graph):
@@ -185,7 +185,7 @@ class _Sink:
     check: Check | None
     directory: Path = Path()
 
-    def wrong(self, world: World, sent: Sequence[Sent]) -> Iterable[str]:
+    def wrong(self, world: World, sent: Sequence[ProducedRecord]) -> Iterable[str]:
         """Return what ``check`` finds wrong."""
         if self.check is None:
             return []
@@ -263,7 +263,7 @@ def _report(seed: int, world: World, concerned: list[str], again: str) -> str:
     return "\n".join(lines)
 
 
-def _about(trace: Trace, place: str) -> list[Event]:
+def _about(trace: Trace, place: str) -> list[TimelineEvent]:
     """Return the last events that name a record, and how processes began and ended between them."""
     named = [event for event in trace.events if any(covers(word, place) for word in re.split(r"[ :]", event.what))]
     since = named[-EVENTS_SHOWN:][0].at if named else 0.0
@@ -292,7 +292,7 @@ def covers(word: str, place: str) -> bool:
 # --- settings ---------------------------------------------------------------------------------------------
 
 
-def _confs(graph: Graph, plan: Plan, scenario: Scenario) -> tuple[dict[str, dict[str, Any]], dict[str, _Sink]]:
+def _confs(graph: Graph, plan: FaultPlan, scenario: Scenario) -> tuple[dict[str, dict[str, Any]], dict[str, _Sink]]:
     """Return the configuration of each component, and the sinks.
 
     Raises:

@@ -20,13 +20,13 @@ from downspout.formatting import counted
 from downspout.system.process import end_with_parent
 from downspout.testing.simulation.run import Outcome, Scenario, error_outcome, run_seed
 
-__all__ = ["Total", "load_scenarios", "soak"]
+__all__ = ["SoakTotals", "load_scenarios", "soak"]
 
 CHUNK = 25  # Seeds that a worker runs before it reports
 
 
 @dataclass
-class Total:
+class SoakTotals:
     """Figures of many seeds."""
 
     seeds: int = 0  # that were run
@@ -38,7 +38,7 @@ class Total:
     injected: Counter[str] = field(default_factory=Counter)  # faults, by kind
     reports: list[str] = field(default_factory=list)  # of the seeds that violated a property, the whole text of each
 
-    def add(self, other: Total) -> None:
+    def add(self, other: SoakTotals) -> None:
         """Take another's figures in."""
         self.seeds += other.seeds
         self.simulated_s += other.simulated_s
@@ -88,7 +88,7 @@ def soak(
     progress: TextIO | None = None,
     tell: Callable[[str], None] = lambda report: None,
     failures_max: int = 5,
-) -> Total:
+) -> SoakTotals:
     """Run seeds, each in one of the target's scenarios in turn.
 
     Args:
@@ -96,7 +96,7 @@ def soak(
         tell: called with the report of each violation, as it is found.
         failures_max: stop after so many violations.
     """
-    total, started = Total(), time.monotonic()
+    total, started = SoakTotals(), time.monotonic()
     redrawn = progress is not None and progress.isatty()
     parts = [list(seeds[at : at + CHUNK]) for at in range(0, len(seeds), CHUNK)]
     for part in _results(target, parts, jobs):
@@ -117,7 +117,7 @@ def soak(
     return total
 
 
-def _results(target: str, parts: list[list[int]], jobs: int) -> Iterator[Total]:
+def _results(target: str, parts: list[list[int]], jobs: int) -> Iterator[SoakTotals]:
     if jobs <= 1:
         yield from (run_part(target, part, list(sys.path)) for part in parts)
         return
@@ -129,13 +129,13 @@ def _results(target: str, parts: list[list[int]], jobs: int) -> Iterator[Total]:
             pool.shutdown(cancel_futures=True)
 
 
-def run_part(target: str, seeds: Sequence[int], path: list[str]) -> Total:
+def run_part(target: str, seeds: Sequence[int], path: list[str]) -> SoakTotals:
     """Run some seeds in this process."""
     if path != sys.path:
         sys.path[:] = path
         importlib.invalidate_caches()
     scenarios = load_scenarios(target)
-    total = Total()
+    total = SoakTotals()
     for seed in seeds:
         name = scenario_of(scenarios, seed)
         where = target if target.endswith(f":{name}") else f"{target}:{name}"
@@ -152,9 +152,9 @@ def run_part(target: str, seeds: Sequence[int], path: list[str]) -> Total:
     return total
 
 
-def _of(outcome: Outcome) -> Total:
+def _of(outcome: Outcome) -> SoakTotals:
     """Return the figures of one seed."""
-    return Total(
+    return SoakTotals(
         1,
         outcome.simulated_s,
         outcome.records,

@@ -16,7 +16,7 @@ from downspout.testing.simulation.plan import Step
 if TYPE_CHECKING:
     from downspout.testing.simulation.world import World
 
-__all__ = ["Maker", "Message", "Sent", "Sources"]
+__all__ = ["Maker", "Message", "ProducedRecord", "Sources"]
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ Maker = Callable[[random.Random, int], Message | bytes]
 
 
 @dataclass
-class Sent:
+class ProducedRecord:
     """A record that was written."""
 
     topic: str  # where it is, like ``topic_id``, ``partition`` and ``offset``
@@ -70,8 +70,8 @@ class Sources:
     def __init__(self, world: World, topics: list[str], make: Maker) -> None:
         self._world, self._topics, self._make = world, topics, make
         self._chance = random.Random(f"{world.plan.seed}/records")
-        self._open: list[tuple[Transaction, list[Sent]]] = []
-        self.sent: list[Sent] = []
+        self._open: list[tuple[Transaction, list[ProducedRecord]]] = []
+        self.sent: list[ProducedRecord] = []
 
     def burst(self, step: Step) -> None:
         """Write some records now."""
@@ -84,7 +84,7 @@ class Sources:
             self._open.append(entry)
             self._world.later(self._chance.uniform(0, 15), lambda: self._end_transaction(entry))
 
-    def _write(self, topic: str, transaction: Transaction | None) -> Sent:
+    def _write(self, topic: str, transaction: Transaction | None) -> ProducedRecord:
         made = self._make(self._chance, len(self.sent))
         if not isinstance(made, Message | bytes):
             raise TopologyError(
@@ -101,11 +101,13 @@ class Sources:
             )
         else:
             offset = transaction.send(topic, message.value, message.key, partition, stamp, message.headers)
-        sent = Sent(topic, kafka.topic_id(topic), partition, offset, message, "open" if transaction else "committed")
+        sent = ProducedRecord(
+            topic, kafka.topic_id(topic), partition, offset, message, "open" if transaction else "committed"
+        )
         self._world.trace.note("world", f"writes {sent.place}{' in a transaction' if transaction else ''}")
         return sent
 
-    def _end_transaction(self, entry: tuple[Transaction, list[Sent]]) -> None:
+    def _end_transaction(self, entry: tuple[Transaction, list[ProducedRecord]]) -> None:
         if entry not in self._open:
             return
         self._open.remove(entry)
@@ -117,7 +119,7 @@ class Sources:
         self._world.injected["aborted"] += aborts
         self._world.trace.note("world", f"{'aborts' if aborts else 'commits'} {' '.join(one.place for one in records)}")
 
-    def remove(self, gone: Callable[[Sent], bool]) -> list[Sent]:
+    def remove(self, gone: Callable[[ProducedRecord], bool]) -> list[ProducedRecord]:
         """Note that records are gone from the log, and return them."""
         found = [sent for sent in self.sent if not sent.removed and gone(sent)]
         for sent in found:

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from downspout.testing.virtual_clock import VirtualClock
 
-__all__ = ["Event", "Trace", "WorldClock", "determined"]
+__all__ = ["TimelineEvent", "Trace", "WorldClock", "determined"]
 
 
 class WorldClock(VirtualClock):
@@ -37,7 +37,7 @@ class WorldClock(VirtualClock):
         self.slept()
 
 
-class Event(NamedTuple):
+class TimelineEvent(NamedTuple):
     """Something that happened: when (virtual seconds), to whom, and what."""
 
     at: float
@@ -52,19 +52,19 @@ class Trace:
     """All that happened in a run, and a hash of it: two runs are the same if their hashes are."""
 
     def __init__(self, clock: WorldClock) -> None:
-        self.events: list[Event] = []
+        self.events: list[TimelineEvent] = []
         self._clock = clock
 
     def note(self, who: str, what: str) -> None:
         """Note that something happens now."""
-        self.events.append(Event(self._clock.monotonic(), who, what))
+        self.events.append(TimelineEvent(self._clock.monotonic(), who, what))
 
     def hash(self) -> str:
         """Return the hash of all events, 16 hexadecimal digits."""
         text = "\n".join(map(str, self.events))
         return hashlib.blake2b(text.encode("utf-8", "backslashreplace"), digest_size=8).hexdigest()
 
-    def about(self, *words: str, last: int = 40) -> list[Event]:
+    def about(self, *words: str, last: int = 40) -> list[TimelineEvent]:
         """Return the last events in which one of these words occurs."""
         return [event for event in self.events if any(word in event.what for word in words)][-last:]
 

@@ -16,12 +16,12 @@ from downspout.errors import TopologyError, coordinates
 from downspout.origins import values_of
 from downspout.sink.schema import ORIGIN_SCHEMA, Columns, Rejected
 from downspout.testing.fake_kafka import FakeKafka
-from downspout.testing.simulation.sources import Sent
+from downspout.testing.simulation.sources import ProducedRecord
 
 __all__ = ["Place", "Row", "Rows", "SinkRows", "dead_lettered", "expected_rows", "judge", "read_rows"]
 
 Row = Mapping[str, Any]
-Rows = Callable[[Sent], Sequence[Row] | None]
+Rows = Callable[[ProducedRecord], Sequence[Row] | None]
 Place = tuple[str, str, int, int]  # Topic, the topic's id, partition, offset
 
 
@@ -61,7 +61,7 @@ def as_declared(columns: Columns, rows: Sequence[Row]) -> tuple[list[Row], list[
     return [dict(zip(columns.names, row, strict=True)) for row in values], misfits
 
 
-def expected_rows(sent: Sequence[Sent], rows: Rows, columns: Columns) -> dict[Place, list[Row] | None]:
+def expected_rows(sent: Sequence[ProducedRecord], rows: Rows, columns: Columns) -> dict[Place, list[Row] | None]:
     """Return the rows that must come of each record, as the columns hold them.
 
     Raises:
@@ -100,10 +100,10 @@ def dead_lettered(kafka: FakeKafka, topic: str) -> set[Place]:
 
 
 def judge(
-    sent: Sequence[Sent],
+    sent: Sequence[ProducedRecord],
     sinks: Mapping[str, SinkRows],
     dead_letters: set[Place],
-    may_have_dead_letters: Callable[[Sent], bool] = lambda record: False,
+    may_have_dead_letters: Callable[[ProducedRecord], bool] = lambda record: False,
 ) -> Iterator[tuple[str, str]]:
     """Yield what is wrong, each with the place of the record concerned.
 

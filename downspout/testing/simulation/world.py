@@ -29,9 +29,9 @@ from downspout.testing.fake_kafka import FakeKafka
 from downspout.testing.simulation.batches import SharedBatches, is_of_batches
 from downspout.testing.simulation.fault_proxy import Killed, SharedFolder
 from downspout.testing.simulation.faults import Faults
-from downspout.testing.simulation.plan import Plan, Step
+from downspout.testing.simulation.plan import FaultPlan, Step
 from downspout.testing.simulation.process import SimulatedProcess
-from downspout.testing.simulation.sources import Maker, Sent, Sources
+from downspout.testing.simulation.sources import Maker, ProducedRecord, Sources
 from downspout.testing.simulation.store import Bucket
 from downspout.testing.simulation.time import Trace, WorldClock
 
@@ -56,7 +56,7 @@ class World:
 
     def __init__(
         self,
-        plan: Plan,
+        plan: FaultPlan,
         graph: Graph,
         confs: Mapping[str, Mapping[str, Any]],
         *,
@@ -169,7 +169,7 @@ class World:
             process.busy = False
             process.due = self.clock.monotonic()
 
-    def may_have_dead_letters(self, record: Sent) -> bool:
+    def may_have_dead_letters(self, record: ProducedRecord) -> bool:
         """Return whether a record may have been given up though it can be processed.
 
         Among records that kill, a death while it was out alone counts as one of its attempts, whatever it died of.
