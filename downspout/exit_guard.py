@@ -64,8 +64,8 @@ def guard() -> None:
 def _caller(status: int) -> str:
     """Return who called: the component, and at which record, where it was one."""
     frame = sys._getframe(2)
-    if (places := sys.modules.get("downspout.run.watchdog")) is not None and (place := places.place_of(frame)):
-        return f"{place.name} called os._exit({status}){place.doing}"
+    if (calls := sys.modules.get("downspout.run.watchdog")) is not None and (call := calls.current_call(frame)):
+        return f"{call.name} called os._exit({status}){call.doing}"
     return f"os._exit({status}) was called ({frame.f_code.co_filename}:{frame.f_lineno})"
 
 

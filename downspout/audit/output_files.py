@@ -38,7 +38,7 @@ from downspout.sink.coverage import Coverage, Stream
 from downspout.sink.layout import Layout, below, incarnation_of, is_visible
 from downspout.sink.log.commit_log import CommitLog
 from downspout.sink.log.entry import COMPACT, FENCE, FLUSH, REBUILD, DataFile, Entry
-from downspout.sink.log.history import LogState
+from downspout.sink.log.history import DirectoryState
 from downspout.sink.object_store import storage_of
 from downspout.sink.readers.view import logged_schema
 from downspout.sink.recovery import SPARK_LOG
@@ -492,7 +492,7 @@ class LogSide:
     outdated: set[str] = field(default_factory=set)  # paths that a rebuild has removed
     forgotten: list[str] = field(default_factory=list)  # paths that were removed because they were gone
 
-    def take(self, entry: Entry, before: LogState) -> None:
+    def take(self, entry: Entry, before: DirectoryState) -> None:
         """Take the next entry; ``before`` is the state that it found."""
         if entry.kind == REBUILD:
             self.outdated.update(before.files)
@@ -527,7 +527,7 @@ def read_log(directory: Path) -> LogSide:
     checkpoints = _checkpoints(log.layout.checkpoints)
     entries = log.refresh()
     log.check_complete()
-    side, history = LogSide(), LogState()
+    side, history = LogSide(), DirectoryState()
     for entry in entries:
         if contradiction := _contradiction(entry, history, side.named):
             raise SinkError(f"{log.path(entry.number)} is damaged: {contradiction}", cure=_CURE)
@@ -545,12 +545,12 @@ def read_log(directory: Path) -> LogSide:
     return side
 
 
-def _checkpoints(folder: Path) -> dict[int, LogState]:
+def _checkpoints(folder: Path) -> dict[int, DirectoryState]:
     """Return the checkpoints that a writer would believe, by their length. Others it ignores, and so do we."""
-    found: dict[int, LogState] = {}
+    found: dict[int, DirectoryState] = {}
     disk = storage_of(folder)
     for name in disk.names(folder):
-        made = LogState()
+        made = DirectoryState()
         try:
             made.restore(disk.read(folder / name))
         except (OSError, ValueError):
@@ -560,7 +560,7 @@ def _checkpoints(folder: Path) -> dict[int, LogState]:
     return found
 
 
-def _compare(path: Path, checkpoint: LogState, history: LogState) -> None:
+def _compare(path: Path, checkpoint: DirectoryState, history: DirectoryState) -> None:
     if checkpoint.to_bytes() != history.to_bytes():
         raise SinkError(
             f"{path} does not say what the {history.length:,} entries before it say: who writes next would believe it",
@@ -568,7 +568,7 @@ def _compare(path: Path, checkpoint: LogState, history: LogState) -> None:
         )
 
 
-def _contradiction(entry: Entry, before: LogState, named: Mapping[str, DataFile]) -> str:
+def _contradiction(entry: Entry, before: DirectoryState, named: Mapping[str, DataFile]) -> str:
     """Return what in an entry cannot be so, after all the entries before it; nothing, if it can."""
     for what in ("topology", "component"):
         known, said = getattr(before, what), getattr(entry, what)
@@ -590,7 +590,7 @@ def _contradiction(entry: Entry, before: LogState, named: Mapping[str, DataFile]
     return _contradiction_of_compact(entry, before) if entry.kind == COMPACT else ""
 
 
-def _contradiction_of_compact(entry: Entry, before: LogState) -> str:
+def _contradiction_of_compact(entry: Entry, before: DirectoryState) -> str:
     if entry.coverage.total:
         return "a compaction brings no rows"
     if absent := _first(path for path in entry.removed if path not in before.files):
@@ -603,7 +603,7 @@ def _contradiction_of_compact(entry: Entry, before: LogState) -> str:
     return ""
 
 
-def _wrong_columns(entry: Entry, before: LogState) -> str:
+def _wrong_columns(entry: Entry, before: DirectoryState) -> str:
     """Return what in an entry's columns cannot be so: they may be those of an earlier entry, or grow."""
     if entry.kind == REBUILD:
         return ""

@@ -32,7 +32,7 @@ __getattr__, __all__ = offered(
         "layout": "HIDDEN is_visible Layout OURS",
         "log.commit_log": "CommitLog read_entries",
         "log.entry": "COMPACT DataFile Entry FENCE FLUSH REBUILD to_document",
-        "log.history": "LogState",
+        "log.history": "DirectoryState",
         "notes": "note_run Run",
         "object_store": "ObjectStore storage_of",
         "readers.snapshot": "read_table take_snapshot",

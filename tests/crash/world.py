@@ -23,7 +23,7 @@ from downspout.audit.audit import audit
 from downspout.engine import Bounds, Engine, Graph, from_class, resolve
 from downspout.kafka import TopicPartition
 from downspout.origins import each
-from downspout.sink import Entry, Layout, LogState
+from downspout.sink import DirectoryState, Entry, Layout
 from downspout.testing import ROUND_S, FakeKafka, Killed, VirtualClock
 from tests.crash import words
 from tests.crash.kafka_handle import KafkaHandle
@@ -243,7 +243,7 @@ class World:
 
         def files() -> dict[str, bytes]:
             there = self.volume.files(durable=True)
-            history = LogState()
+            history = DirectoryState()
             for path in sorted(path for path in there if path.startswith(LOG) and path.endswith(".json")):
                 history.take(_entry(there[path]))
             layout = Layout(Path(OUT))

@@ -53,7 +53,7 @@ def test_the_alerts_are_those_of_the_page_and_name_metrics() -> None:
     assert expressions == [alert.expression for alert in ALERTS]
     assert all(set(re.findall(r"downspout_\w+", each)) <= KNOWN for each in expressions)
     assert len({rule["uid"] for rule in group["rules"]}) == len(ALERTS)
-    page = (ROOT / "docs/how-to/watch-in-production.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs/how-to/monitor.md").read_text(encoding="utf-8")
     assert "\n".join(expressions) in page
 
 

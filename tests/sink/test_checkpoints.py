@@ -21,9 +21,9 @@ from downspout.sink import (
     CommitLog,
     Coverage,
     DataFile,
+    DirectoryState,
     Disk,
     Entry,
-    LogState,
     Stream,
     read_entries,
     to_document,
@@ -49,7 +49,7 @@ def fill(directory: Path, count: int, disk: Disk | None = None) -> CommitLog:
     return log
 
 
-def state(log: LogState) -> bytes:
+def state(log: DirectoryState) -> bytes:
     return log.to_bytes()
 
 
@@ -147,7 +147,7 @@ def test_a_disk_that_takes_no_checkpoint_stops_nobody(tmp_path: Path, caplog: py
 
 def test_the_names_of_writers_are_forgotten_in_the_end(tmp_path: Path) -> None:
     """Of very many writers the latest are known, and all of their rows."""
-    history = LogState()
+    history = DirectoryState()
     for number in range(WRITERS_MAX + 20):
         history.take(flushed(number, f"w{number}"))
     assert len(history.writers) == WRITERS_MAX
@@ -162,7 +162,7 @@ def test_the_names_of_writers_are_forgotten_in_the_end(tmp_path: Path) -> None:
 @st.composite
 def histories(draw: st.DrawFn) -> list[Entry]:
     """Return entries of all kinds, as writers, compactions and sweepers make them."""
-    history, entries = LogState(), list[Entry]()
+    history, entries = DirectoryState(), list[Entry]()
     for number in range(draw(st.integers(1, 25))):
         kind = draw(st.sampled_from([FLUSH, FLUSH, FLUSH, COMPACT, FENCE, REBUILD]))
         entry = flushed(number, draw(st.sampled_from(["a", "b", "é-2"])))
@@ -190,7 +190,7 @@ def test_an_entry_of_any_kind_survives_its_bytes(entries: list[Entry]) -> None:
 @settings(deadline=None)
 @given(histories(), st.integers(0, 25))
 def test_a_checkpoint_anywhere_changes_nothing(entries: list[Entry], at: int) -> None:
-    whole, first, second = LogState(), LogState(), LogState()
+    whole, first, second = DirectoryState(), DirectoryState(), DirectoryState()
     for entry in entries:
         whole.take(entry)
     for entry in entries[:at]:
@@ -206,7 +206,7 @@ def test_a_checkpoint_anywhere_changes_nothing(entries: list[Entry], at: int) ->
 @given(histories())
 def test_a_file_counts_or_was_removed_and_never_both(entries: list[Entry]) -> None:
     """The files that count are those that came, without those that were replaced."""
-    history, counts = LogState(), dict[str, DataFile]()
+    history, counts = DirectoryState(), dict[str, DataFile]()
     for entry in entries:
         history.take(entry)
         if entry.kind == REBUILD:

@@ -167,7 +167,6 @@ def test_a_command_for_a_directory_refuses_other_file_systems(
     ["compare", "x.py", "--keep", "s3://b/o"], ["kafka", "start", "--dir", "s3://b/o"],
     ["storm", "start", "--dir", "s3://b/o"], ["storm", "bundle", "x.py", "--output", "s3://b/o"],
     ["spark", "bundle", "--output", "s3://b/o"], ["spark", "bundle", "--add", "s3://b/o"],
-    ["offsets", "import", "g", "--from-checkpoint", "s3://b/o"],
 ])  # fmt: skip
 def test_every_option_that_names_a_folder_refuses_an_object_store(
     command: list[str], capsys: pytest.CaptureFixture[str]
@@ -193,8 +192,8 @@ def test_no_option_takes_a_folder_unchecked() -> None:
         return found
 
     assert [action.dest for action in options(build_parser()) if action.type is Path] == []
-    unchecked = [one for one in options(build_parser()) if one.metavar == "DIR" and one.type is None]
-    assert unchecked == []
+    unchecked = {one.dest for one in options(build_parser()) if one.metavar == "DIR" and one.type is None}
+    assert unchecked == {"checkpoint"}  # that of another's query may be in a bucket, and `spark.checkpoint` checks it
 
 
 @pytest.mark.parametrize("name", ["DOWNSPOUT_HOME", "DOWNSPOUT_PROJECT", "DOWNSPOUT_CACHE"])

@@ -17,7 +17,7 @@ from bolts.aggregate import AggregateBolt
 from bolts.parquet import ParquetBolt
 from downspout.cli import main
 from downspout.errors import SinkError
-from downspout.sink import LogState, read_table
+from downspout.sink import DirectoryState, read_table
 from downspout.sink.readers.view import logged_columns
 from downspout.sink.schema import refusals
 from tests.sink.support import TOPIC, TOPIC_ID, sink, tup, write
@@ -140,10 +140,10 @@ def test_a_compaction_keeps_versions_apart(tmp_path: Path) -> None:
 
 
 def test_checkpoints_know_all_versions() -> None:
-    history = LogState()
+    history = DirectoryState()
     history.length, history.topology, history.component = 1, "t", "sink"
     history.schemas = (tuple(OLD), tuple(NEW))
-    found = LogState()
+    found = DirectoryState()
     found.restore(history.to_bytes())
     assert (found.schema, found.schemas) == (history.schema, history.schemas)
 

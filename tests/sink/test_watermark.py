@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from bolts.aggregate import AggregateBolt
 from downspout.errors import ConfigError, TopologyError
 from downspout.ledger import Origin
-from downspout.sink import CommitLog, Compactor, LogState, read_entries, read_table
+from downspout.sink import CommitLog, Compactor, DirectoryState, read_entries, read_table
 from downspout.sink.log.entry import EventTimes
 from downspout.sink.log.watermark import Watermark
 from downspout.testing import VirtualClock
@@ -309,7 +309,7 @@ def test_a_checkpoint_and_a_compaction_keep_the_watermark_and_a_rebuild_forgets_
     assert watermark(tmp_path) == before is not None
     log = CommitLog(tmp_path)
     log.refresh()
-    restored = LogState()
+    restored = DirectoryState()
     restored.restore(log.to_bytes())
     assert vars(restored.watermark) == vars(log.watermark)
     task(tmp_path, clock, rebuild=1)

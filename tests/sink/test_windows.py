@@ -166,7 +166,7 @@ def test_one_key_has_one_form_however_it_is_written(tmp_path: Path) -> None:
     sink(AggregateBolt, tmp_path, fields=fields, **conf, **{"parquet.keys": "window(at, 1 hour, 3600 seconds)"})
     with pytest.raises(Exception, match="folders, keys and aggregates stay as they are"):
         sink(AggregateBolt, tmp_path, fields=fields, **conf, **{"parquet.keys": "window(at, 2 hours)"})
-    assert read_table(tmp_path).column_names == ["window_start", "window_end", "count"]
+    assert read_table(tmp_path).column_names == ["window_start", "window_end", "count", "late_rows"]
 
 
 @pytest.mark.parametrize(

@@ -25,7 +25,7 @@ from downspout.errors import SinkError
 from downspout.settings.object_path import place
 from downspout.sink.layout import Layout, incarnation_of, temporary_name
 from downspout.sink.log.entry import Entry
-from downspout.sink.log.history import LogState
+from downspout.sink.log.history import DirectoryState
 from downspout.sink.object_store import storage_of
 from downspout.sink.storage import PASSES, Storage, refused
 
@@ -45,7 +45,7 @@ class FencedError(Exception):
     """Files are of a writer that is fenced: they may have been swept, and must be made again under another name."""
 
 
-class CommitLog(LogState):
+class CommitLog(DirectoryState):
     """A directory's log, as far as this process has read it."""
 
     def __init__(self, directory: Path, disk: Storage | None = None, *, checkpoints: bool = True) -> None:
@@ -218,7 +218,7 @@ class CommitLog(LogState):
         for length in sorted(self._numbers(self.layout.checkpoints), reverse=True):
             path = self.checkpoint_path(length)
             try:
-                made = LogState()
+                made = DirectoryState()
                 made.restore(self.disk.read(path))
                 if made.length != length or not length:
                     raise ValueError(f"it holds the state after {made.length} entries")

@@ -33,7 +33,7 @@ CHECKPOINT_FORMAT = 1
 WRITERS_MAX = 1000  # Of so many writers and Spark batches the names are remembered, the latest ones
 
 
-class LogState:
+class DirectoryState:
     """The state of a directory after some entries."""
 
     def __init__(self) -> None:

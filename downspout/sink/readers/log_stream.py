@@ -20,7 +20,7 @@ from typing import Any
 from downspout.errors import ConfigError, SinkError
 from downspout.sink.log.commit_log import CommitLog, read_entries
 from downspout.sink.log.entry import COMPACT, FLUSH, DataFile, Entry
-from downspout.sink.log.history import LogState
+from downspout.sink.log.history import DirectoryState
 from downspout.sink.storage import Storage
 
 AFRESH = "start over with another checkpoint, and another output"
@@ -208,7 +208,7 @@ class Follower:
     def _first_files(self, base: int) -> tuple[DataFile, ...]:
         """Return the files that count after the first entries."""
         if self._first[0] != base:
-            state = LogState()
+            state = DirectoryState()
             for number in range(base):
                 state.take(self._entry(number))
             self._first = base, tuple(state.files.values())
@@ -240,7 +240,7 @@ def files_before(directory: Path, end: Position, disk: Storage | None = None) ->
         SinkError: the log is damaged, or files are gone that no compaction has replaced.
     """
     entries = read_entries(directory, disk)
-    state, length = LogState(), max(end.base if end.entry < end.base else end.entry, 0)
+    state, length = DirectoryState(), max(end.base if end.entry < end.base else end.entry, 0)
     for entry in entries[:length]:
         state.take(entry)
     files = list(state.files.values())

@@ -123,8 +123,7 @@ def test_a_worker_reports_and_drains_when_it_is_asked(start: Start) -> None:
     assert (last.is_last, last.result.reason, last.result.drained) == (True, "signal", True)
     assert process.poll() == 128 + signal.SIGTERM
     assert last.result.components["ones"].emitted == last.result.components["second"].executed > 0
-    assert last.latencies.count > 0
-    assert len(last.latencies.values) <= 200
+    assert sum(last.latencies.values()) > 0
 
 
 @pytest.mark.slow

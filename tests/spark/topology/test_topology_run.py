@@ -17,7 +17,6 @@ from downspout.engine.load import load
 from downspout.errors import BrokerError, ConfigError, DownspoutError
 from downspout.kafka import CUT_BYTES, TopicPartition
 from downspout.sink import HIDDEN
-from downspout.spark.data_source import HEADERS
 from downspout.spark.topology.query import NO_NULL_HEADERS
 from tests.spark.topology.scene import CASE, PLAIN, Scene, lines_of
 
@@ -144,7 +143,9 @@ def test_no_record_goes_into_python_with_null_headers(spark: SparkSession) -> No
 
     Spark looks at each batch's size after each row, and walks through the nulls at the end of a list column for that.
     """
-    given = spark.createDataFrame([(None,), ([("h", bytearray(b"1"))],)], HEADERS.removeprefix(", "))
+    given = spark.createDataFrame(
+        [(None,), ([("h", bytearray(b"1"))],)], "headers ARRAY<STRUCT<key: STRING, value: BINARY>>"
+    )
     made = given.withColumn("headers", functions.expr(NO_NULL_HEADERS))
     assert made.schema["headers"].dataType == given.schema["headers"].dataType
     assert [[tuple(each) for each in row.headers] for row in made.collect()] == [[], [("h", bytearray(b"1"))]]
