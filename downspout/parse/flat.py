@@ -395,13 +395,15 @@ def _are_scalars(block: Block, froms: Ints, untils: Ints) -> Mask:
 def _scalars(tokens: Any, fits: Mask) -> list[Any]:
     """Return what tokens are, of which none is empty; take those out of ``fits`` that are no scalars."""
     text = joined(tokens, b",")
+    data = np.frombuffer(text, dtype=np.uint8)
+    if (data == _BACKSLASH).any():
+        return _scalars_and_escapes(tokens, fits)
     # All at once only if no text can go on in the next token: each that begins or ends with a quote does both, and
     # there is no other quote. Then there are more items than tokens, or a list or an object, unless each is a scalar.
-    data = np.frombuffer(text, dtype=np.uint8)
     length = pc.binary_length(tokens).to_numpy(zero_copy_only=False)
     behind = np.cumsum(length + 1) - 1
     quoted = (data[behind - length] == _QUOTE) & (data[behind - 1] == _QUOTE) & (length > 1)
-    if not (data == _BACKSLASH).any() and np.count_nonzero(data == _QUOTE) == 2 * np.count_nonzero(quoted):
+    if np.count_nonzero(data == _QUOTE) == 2 * np.count_nonzero(quoted):
         with suppress(ValueError):
             values: list[Any] = orjson.loads(b"[" + text.to_pybytes() + b"]")
             if len(values) == len(tokens) and not _COMPOUND & set(map(type, values)):
@@ -409,17 +411,35 @@ def _scalars(tokens: Any, fits: Mask) -> list[Any]:
     if len(tokens) > 64:
         half = len(tokens) // 2
         return _scalars(tokens[:half], fits[:half]) + _scalars(tokens[half:], fits[half:])
-    values = []
-    for row, token in enumerate(tokens.to_pylist()):
-        value: Any = None
-        try:
-            value = orjson.loads(token)
-        except ValueError:
-            fits[row] = False
-        if type(value) in _COMPOUND:
-            value, fits[row] = None, False
-        values.append(value)
+    return [_scalar(token, fits, row) for row, token in enumerate(tokens.to_pylist())]
+
+
+def _scalars_and_escapes(tokens: Any, fits: Mask) -> list[Any]:
+    """Read tokens with a backslash one by one, because it may hide where a text ends, and the others all at once."""
+    has_escape = np.array(pc.match_substring(tokens, "\\"))
+    values: list[Any] = [None] * len(tokens)
+    rows = np.flatnonzero(has_escape)
+    for row, token in zip(rows.tolist(), tokens.take(pa.array(rows)).to_pylist(), strict=True):
+        values[row] = _scalar(token, fits, row)
+    rows = np.flatnonzero(~has_escape)
+    if len(rows):
+        understood = fits[rows]
+        for row, value in zip(rows.tolist(), _scalars(tokens.take(pa.array(rows)), understood), strict=True):
+            values[row] = value
+        fits[rows] = understood
     return values
+
+
+def _scalar(token: bytes, fits: Mask, row: int) -> Any:
+    """Return what a token is; take its row out of ``fits`` if it is no scalar."""
+    value: Any = None
+    try:
+        value = orjson.loads(token)
+    except ValueError:
+        fits[row] = False
+    if type(value) in _COMPOUND:
+        value, fits[row] = None, False
+    return value
 
 
 def is_exact(token: bytes) -> bool:
