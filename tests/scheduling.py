@@ -56,6 +56,7 @@ LONGER_S = {
     "tests/scaffold/test_readme.py": 900,  # makes environments, and runs all that the README says
     "tests/packaging/": 600,  # makes an environment
     "tests/sink/test_storage_contract.py": 300,  # starts S3 servers
+    "tests/sink/test_object_store": 300,  # likewise
     "tests/storm/": 600,  # the first of them starts a Storm
     "tests/spark/cluster/": 600,  # the first of them starts a cluster
     "tests/spark/": 400,  # a query's start alone takes half a minute on a busy machine
