@@ -28,7 +28,7 @@ Fingerprint = dict[str, int]
 
 
 def check(out: Path, records: int, share: float = 0.0, shape: Shape | None = None) -> int:
-    """Return how many files hold the rows of ``records`` flights, of which a share was spoiled, or of another shape.
+    """Return how many files hold the rows of ``records`` flights, some of them spoiled, or in another shape.
 
     Raises:
         BenchError: rows are missing, twice or wrong, or a column has another type.

@@ -24,7 +24,7 @@ from bench.shapes import Shape, shapes_of
 from bench.track import Measured, Track, track
 
 SHAPED = ("record", "chunk", "loop", "loop-arrow", "confluent", "confluent-orjson", "confluent-polars")
-"""Who races over shapes: ours, and the peers whose parser is told the columns."""
+"""The contenders in the race over shapes: ours, and the peers whose parsers are told the columns."""
 
 
 def race(

@@ -36,7 +36,7 @@ OVERVIEW: tuple[tuple[str, str, str, str], ...] = (
 
 
 class Alert(NamedTuple):
-    """A condition that somebody should look at."""
+    """A condition that needs attention."""
 
     name: str
     expression: str  # in Prometheus's language; it has a value for each series for which the condition holds

@@ -1,20 +1,12 @@
-"""The audit's first witness: what is in the data files, and whether they are those that the log names.
+"""The audit's witnesses: the data files, and the log that names them.
 
-Nothing here trusts the sink. The rows' origins are read from every visible file, as any reader sees them. Only
-aggregates, whose files hold no origins, are taken from the log, and only from entries whose files are all in place, or
-those that compactions have made of them.
+**The first witness** is the rows in the data files. Nothing here trusts the sink. The rows' origins are read from every
+visible file, as any reader sees them. Only aggregates, whose files hold no origins, are taken from the log, and only
+from entries whose files are all in place, or those that compactions have made of them.
 
-The audit's second witness: what the log says, entry by entry, and whether it can be so.
-
-Checksums show what was torn. What was edited by somebody who also made a new checksum shows here, as far as entries
-contradict one another, or by what the files hold instead. All entries are read, from the first: a checkpoint is only
-compared with them.
-
-The audit's second witness: what the log says, entry by entry, and whether it can be so.
-
-Checksums show what was torn. What was edited by somebody who also made a new checksum shows here, as far as entries
-contradict one another, or by what the files hold instead. All entries are read, from the first: a checkpoint is only
-compared with them.
+**The second witness** is the log, entry by entry, and whether it is consistent. Checksums show what was torn. What was
+edited by somebody who also made a new checksum shows here, as far as entries contradict one another, or by what the
+files hold instead. All entries are read, from the first: a checkpoint is only compared with them.
 """
 
 from __future__ import annotations

@@ -6,15 +6,9 @@ origins and writes nothing. Bolts in between run as they are, and those that lea
 must be deterministic per record, as exactly-once needs anyway. The inputs of the sink have the steps that its
 directory knows.
 
-Run the audit's topology in a process of its own, so that a record that kills it ends neither audit nor report.
-
-The process is started anew after each death, and the records it died on are halved until the one that kills stands
-alone: one death for each halving, about eleven of a second or two for the 2,000 records of a batch.
-
-Run the audit's topology in a process of its own, so that a record that kills it ends neither audit nor report.
-
-The process is started anew after each death, and the records it died on are halved until the one that kills stands
-alone: one death for each halving, about eleven of a second or two for the 2,000 records of a batch.
+**A process of its own** runs the topology, so that a record that kills it ends neither audit nor report. The process is
+started anew after each death, and the records it died on are halved until the one that kills stands alone: one death
+for each halving, about eleven of a second or two for the 2,000 records of a batch.
 """
 
 from __future__ import annotations
@@ -59,7 +53,7 @@ RunOn = Callable[[Graph, type[Bolt], Sequence[Record]], Iterable[DeadLetter]]
 
 @dataclass(frozen=True)
 class TopologyReplay:
-    """A :data:`Replay` of one topology for one of its directories."""
+    """A :data:`~downspout.audit.expected.Replay` of one topology for one of its directories."""
 
     graph: Graph  # the topology, with all values it is run with
     steps: Steps  # of the inputs of the sink that writes to the directory

@@ -1,14 +1,8 @@
 """Where a command's own result goes, apart from what users' code prints; and how a command shows a page.
 
-What of the log is shown on a terminal.
-
-A client that has lost its broker says so dozens of times a second, and buries the one line of ours that says what it
-means. So each place in kafka-python's code is heard once in a while, with the number of times that it was not.
-
-What of the log is shown on a terminal.
-
-A client that has lost its broker says so dozens of times a second, and buries the one line of ours that says what it
-means. So each place in kafka-python's code is heard once in a while, with the number of times that it was not.
+**The log on a terminal.** A client that has lost its broker says so dozens of times a second, and buries the one line
+of ours that says what it means. So each place in kafka-python's code is heard once in a while, with the number of times
+that it was not.
 """
 
 from __future__ import annotations

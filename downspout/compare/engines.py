@@ -3,14 +3,7 @@
 Each runs in a process of its own, so that what one leaves (a JVM, signal handlers, settings) meets no other, and
 so that it can be ended. Its state is in a folder of the job's.
 
-A job on the single-node Storm that runs here: submitted by stock streamparse under another name, and killed.
-
-`sparse submit -o` sets options of a whole topology, which are weaker than those of a component, and where a sink writes
-is a setting of that sink. So what is submitted is a topology of two lines in a project of its own: the user's, with our
-settings put into its components (:func:`isolated`).
-
-A job on the single-node Storm that runs here: submitted by stock streamparse under another name, and killed.
-
+**On Storm**, stock streamparse submits a job to the local node under another name, and the job is killed at its end.
 `sparse submit -o` sets options of a whole topology, which are weaker than those of a component, and where a sink writes
 is a setting of that sink. So what is submitted is a topology of two lines in a project of its own: the user's, with our
 settings put into its components (:func:`isolated`).

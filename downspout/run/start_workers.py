@@ -6,13 +6,7 @@ whose commit log keeps each row exactly once. The supervisor runs no topology: i
 (the topology id, and where a bounded run ends), starts the workers, adds up their metrics, restarts crashed ones and
 stops them all.
 
-What is decided once, before any worker starts: what cannot be shared, how many can have work, where the run ends.
-
-Each spout of a bounded run takes "the end as of now" for itself. Workers start at different times, and one that is
-started again does so much later. So the supervisor looks, and hands the ends on as ``kafka.stop_offsets``.
-
-What is decided once, before any worker starts: what cannot be shared, how many can have work, where the run ends.
-
+**Decided once**, before any worker starts: what cannot be shared, how many workers can have work, where the run ends.
 Each spout of a bounded run takes "the end as of now" for itself. Workers start at different times, and one that is
 started again does so much later. So the supervisor looks, and hands the ends on as ``kafka.stop_offsets``.
 """

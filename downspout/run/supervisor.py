@@ -24,24 +24,7 @@ A supervisor that is killed itself is seen by the workers (``worker_process``).
 reaches it, or the request goes to a process that is dead and not reaped yet, and has no effect. In both cases the next
 look finds it dead while the run stops, and then it is not restarted.
 
-Whether a crashed worker is restarted, and when: a table and a count.
-
-==========================================  =====================================================================
-it ended by                                 then
-==========================================  =====================================================================
-a signal; BrokerError                       again, at most RESTARTS_MAX times in a row
-SIGTERM from outside, in order              the same
-ComponentError; without an error (a crash)  again, at most ERRORS_MAX times in a row: it will happen again
-any other error of ours                     the run stops: a setting is wrong in each worker alike, a package is
-                                            missing everywhere; about lost data and bad records people decide
-TakenOverError                              the run stops: a new one would take the place of that process in turn
-UnreadableError                             the run stops: Kafka could not return the record in full to another one
-==========================================  =====================================================================
-
-*In a row* are deaths of one worker number, each within STEADY_S of its start. A record that kills the process is found
-by dying of it (decision 0004): five to eight deaths, and ``kafka.retries_max`` + 1 more. So the limit is not small.
-
-Whether a crashed worker is restarted, and when: a table and a count.
+**Restarts.** Whether and when a crashed worker is restarted follows from its end, and from the number of ends in a row:
 
 ==========================================  =====================================================================
 it ended by                                 then

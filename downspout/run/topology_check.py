@@ -1,14 +1,8 @@
 """What is wrong with a topology, found without running it, and its values.
 
-What several processes that run one topology share, and what they do not.
-
-They share the partitions of a consumer group and the commit log of an output directory. They share no bolts: each
-process has tasks of its own, so groupings hold within a process.
-
-What several processes that run one topology share, and what they do not.
-
-They share the partitions of a consumer group and the commit log of an output directory. They share no bolts: each
-process has tasks of its own, so groupings hold within a process.
+**Several processes** of one topology share some things and not others. They share the partitions of a consumer group
+and the commit log of an output directory. They share no bolts: each process has tasks of its own, so groupings hold
+within a process.
 """
 
 from __future__ import annotations

@@ -4,29 +4,15 @@ It is in a session of its own: Ctrl-C on the terminal reaches the supervisor alo
 can be ended with it. What it writes to standard error comes through a pipe, and is written on with the worker's number;
 standard output is the supervisor's own.
 
-The worker's side: a run like any other, whose metrics go to the supervisor.
+**The worker's side** is a run like any other, whose metrics go to the supervisor. If its supervisor has died (kill -9),
+nothing else would stop a worker. It sees the channel close, and ends in order as if it had got SIGTERM; if that takes
+too long, it kills itself. (PR_SET_PDEATHSIG would be Linux alone, and comes when the *thread* that started the worker
+ends.)
 
-If its supervisor has died (kill -9), nothing else would stop a worker. It sees the channel close, and ends in order as
-if it had got SIGTERM; if that takes too long, it kills itself. (PR_SET_PDEATHSIG would be Linux alone, and
-comes when the *thread* that started the worker ends.)
-
-The messages between supervisor and worker: lines of JSON over a socket pair.
-
-Down goes one line, the :class:`Job`. Up come a :class:`Report` twice a second, a last one, and the error that ended the
-worker, if one did. A supervisor that reads nothing (it may be stopped) holds no worker up: metrics that do not fit
-into the socket are left out.
-
-The worker's side: a run like any other, whose metrics go to the supervisor.
-
-If its supervisor has died (kill -9), nothing else would stop a worker. It sees the channel close, and ends in order as
-if it had got SIGTERM; if that takes too long, it kills itself. (PR_SET_PDEATHSIG would be Linux alone, and
-comes when the *thread* that started the worker ends.)
-
-The messages between supervisor and worker: lines of JSON over a socket pair.
-
-Down goes one line, the :class:`Job`. Up come a :class:`Report` twice a second, a last one, and the error that ended the
-worker, if one did. A supervisor that reads nothing (it may be stopped) holds no worker up: metrics that do not fit
-into the socket are left out.
+**The messages** between supervisor and worker are lines of JSON over a socket pair. Down goes one line, the
+:class:`WorkerJob`. Up come a :class:`WorkerReport` twice a second, a last one, and the error that ended the worker, if
+one did. A supervisor that reads nothing (it may be stopped) holds no worker up: metrics that do not fit into the socket
+are left out.
 """
 
 from __future__ import annotations

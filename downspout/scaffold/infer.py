@@ -1,12 +1,7 @@
 """The columns of records: a field for each place in the JSON objects, with its type.
 
-The type of a column that takes all values of one place in many JSON objects.
-
-A type is inferred only where all values that are not null agree. The rest is said, so that a person decides.
-
-The type of a column that takes all values of one place in many JSON objects.
-
-A type is inferred only where all values that are not null agree. The rest is said, so that a person decides.
+**The type** of a column accepts all values of its place. A type is inferred only where all values that are not null
+agree. The rest is said, so that a person decides.
 """
 
 from __future__ import annotations
@@ -145,11 +140,6 @@ def said(found: Inferred) -> list[str]:
 def as_paths(fields: Iterable[Field]) -> list[str]:
     """Return the value of ``parse.fields``."""
     return [field.path if field.path == field.name else f"{field.name}={field.path}" for field in fields]
-
-
-def as_types(fields: Iterable[Field]) -> Mapping[str, Any]:
-    """Return the types by field."""
-    return {field.name: field.type for field in fields}
 
 
 # --- sample records ---

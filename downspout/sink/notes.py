@@ -7,7 +7,7 @@
   them as missing. A seek notes them only after its commit, and a seek back removes them. A group may also return to
   them without telling this directory, so a noted range counts only while it has no row (:func:`still_skipped`).
 * ``commits/`` holds the highest commits of each group, in the form of an offset store in a directory
-  (:mod:`downspout.sink.offset_store`); ``downspout/spout/group/noted_commits.py`` compares them with Kafka's.
+  (:mod:`downspout.sink.offset_store`); ``downspout/spout/commit_stores.py`` compares them with Kafka's.
 
 An unreadable file counts as empty: a missing note makes an audit report a gap, an invented one would hide data loss.
 """

@@ -2,18 +2,9 @@
 
 Spark pickles these classes by name: the package must be installed on the executors. Nothing connects before it must.
 
-Reading one range of offsets in an executor, as Arrow record batches.
-
-Spark's Python workers live for many tasks (``spark.python.worker.reuse``), so a consumer is kept between ranges, and
-what it has fetched ahead is used when the next range goes on where the last one ended.
-
-A range is read when the *position* reaches its end. Counting records would wait for ever: offsets that a transaction's
-markers, compaction or an aborted transaction took hold nothing.
-
-Reading one range of offsets in an executor, as Arrow record batches.
-
-Spark's Python workers live for many tasks (``spark.python.worker.reuse``), so a consumer is kept between ranges, and
-what it has fetched ahead is used when the next range goes on where the last one ended.
+**In an executor**, a task reads one range of offsets as Arrow record batches. Spark's Python workers live for many
+tasks (``spark.python.worker.reuse``), so a consumer is kept between ranges, and what it has fetched ahead is used when
+the next range goes on where the last one ended.
 
 A range is read when the *position* reaches its end. Counting records would wait for ever: offsets that a transaction's
 markers, compaction or an aborted transaction took hold nothing.

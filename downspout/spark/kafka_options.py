@@ -4,17 +4,10 @@ A job moves between the two by changing ``format``. So whatever the connector ac
 what differs stands in ``docs/decisions/0009-storm-and-spark.md``. Seven options are ours: ``stoppingOffsets``,
 ``skipOffsets``, ``includeTopicId``, ``includeUnreadable``, ``recordBytesMax`` and ``endMarker``.
 
-``kafka.…`` options: the Java client's properties, as the connector takes them, in kafka-python's names.
-
-Most names differ in the dots alone. What has another form (JAAS, key stores) is translated. How to be a member of a
-group has no effect, because the source reads without one; the group's name is refused, and so is what the source or the
-sink decides itself. A value is never part of an error: it may be a secret.
-
-``kafka.…`` options: the Java client's properties, as the connector takes them, in kafka-python's names.
-
-Most names differ in the dots alone. What has another form (JAAS, key stores) is translated. How to be a member of a
-group has no effect, because the source reads without one; the group's name is refused, and so is what the source or the
-sink decides itself. A value is never part of an error: it may be a secret.
+**``kafka.…`` options** are the Java client's properties, as the connector takes them, in kafka-python's names. Most
+names differ in the dots alone. What has another form (JAAS, key stores) is translated. How to be a member of a group
+has no effect, because the source reads without one; the group's name is refused, and so is what the source or the sink
+decides itself. A value is never part of an error: it may be a secret.
 """
 
 from __future__ import annotations

@@ -3,21 +3,10 @@
 Spark reports a batch, and a query's end, some time after. The events of a query come in order: so a question about a
 query that has ended waits for the event of its end.
 
-Spark's progress where lag tools look: each finished batch's end offsets are committed to a consumer group.
-
-Spark keeps offsets in its checkpoint and commits nothing, so a lag monitor shows nothing. The listener here takes
-every batch that is *finished* (a source's own ``commit`` trails a batch, and never comes for the last one) and commits
-exactly its end, for this source and for Spark's JVM connector alike.
-
->>> lag_of({"sources": [{"description": "KafkaV2[Subscribe[t]]", "endOffset": {"t": {"0": 7}}, "latestOffset":
-...     {"t": {"0": 10}}}]})
-{TopicPartition(topic='t', partition=0): 3}
-
-Spark's progress where lag tools look: each finished batch's end offsets are committed to a consumer group.
-
-Spark keeps offsets in its checkpoint and commits nothing, so a lag monitor shows nothing. The listener here takes
-every batch that is *finished* (a source's own ``commit`` trails a batch, and never comes for the last one) and commits
-exactly its end, for this source and for Spark's JVM connector alike.
+**Commits for lag tools.** Each finished batch's end offsets are committed to a consumer group. Spark keeps offsets in
+its checkpoint and commits nothing, so a lag monitor shows nothing. The listener here takes every batch that is
+*finished* (a source's own ``commit`` trails a batch, and never comes for the last one) and commits exactly its end, for
+this source and for Spark's JVM connector alike.
 
 >>> lag_of({"sources": [{"description": "KafkaV2[Subscribe[t]]", "endOffset": {"t": {"0": 7}}, "latestOffset":
 ...     {"t": {"0": 10}}}]})

@@ -5,19 +5,9 @@ screens of log lines, shuffle into 200 partitions and show timestamps in the lap
 here does none of that, and says what is missing where there is no Java. What Spark logs goes to
 ``.downspout/logs/spark.log``.
 
-Ctrl-C and SIGTERM while Spark runs.
-
-PySpark sets a handler of SIGINT whenever a context is made, which cancels jobs through the bridge to the JVM: a second
-Ctrl-C interrupts that bridge in the middle of a call, and pages of traceback are all that is left. So ours is set again
-after that, and stays until the session is stopped.
-
-The first signal is answered at once: with what is waited for, and that a second one stops now.
-
-Ctrl-C and SIGTERM while Spark runs.
-
-PySpark sets a handler of SIGINT whenever a context is made, which cancels jobs through the bridge to the JVM: a second
-Ctrl-C interrupts that bridge in the middle of a call, and pages of traceback are all that is left. So ours is set again
-after that, and stays until the session is stopped.
+**Ctrl-C and SIGTERM.** PySpark sets a handler of SIGINT whenever a context is made, which cancels jobs through the
+bridge to the JVM: a second Ctrl-C interrupts that bridge in the middle of a call, and pages of traceback are all that
+is left. So ours is set again after that, and stays until the session is stopped.
 
 The first signal is answered at once: with what is waited for, and that a second one stops now.
 """

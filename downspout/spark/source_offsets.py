@@ -10,24 +10,10 @@ which no topic's name may have. The connector, and a Downspout that does not kno
 ``:end``         the bounded run had come to its end, and the last row of its last batch says so
 ===============  ===================================================================================
 
-``skipOffsets``: offsets that a query leaves out, because somebody has processed them already.
-
-A spout that stops may have processed records beyond the one that its commit waits for. A query that goes on for it
-starts at the commit and leaves these out: ``downspout offsets export`` writes them down. The option may stay for ever:
-it is about offsets, and these lie behind the query sooner or later.
-
-Unless the topic is created again: then the same offsets are other records. So a topic's *id* may stand among its
-partitions; where Kafka knows another one, nothing of the topic is left out.
-
->>> skips = parse_skips('{"orders": {"id": "x1", "0": [[5, 9], [7, 12]]}}')
->>> skips.within(OffsetRange("orders", 0, 0, 10)), skips.ids
-(((5, 10),), {'orders': 'x1'})
-
-``skipOffsets``: offsets that a query leaves out, because somebody has processed them already.
-
-A spout that stops may have processed records beyond the one that its commit waits for. A query that goes on for it
-starts at the commit and leaves these out: ``downspout offsets export`` writes them down. The option may stay for ever:
-it is about offsets, and these lie behind the query sooner or later.
+**``skipOffsets``** are offsets that a query leaves out, because somebody has processed them already. A spout that stops
+may have processed records beyond the one that its commit waits for. A query that goes on for it starts at the commit
+and leaves these out: ``downspout offsets export`` writes them down. The option may stay for ever: it is about offsets,
+and these lie behind the query sooner or later.
 
 Unless the topic is created again: then the same offsets are other records. So a topic's *id* may stand among its
 partitions; where Kafka knows another one, nothing of the topic is left out.

@@ -4,31 +4,15 @@ Leiningen wants a repository that many networks do not have, for one job: to zip
 one reads ``project.clj`` and answers ``version``, ``deps :tree``, ``clean``, ``jar`` and ``uberjar``. For Storm's
 version it names the Storm that is there: streamparse insists that the two are equal, and a project may pin an old one.
 
-What a streamparse project's ``project.clj`` says, as far as our ``lein`` needs it.
+**``project.clj``.** A project file is Clojure, which only Leiningen can read in full. What ``sparse quickstart`` writes
+is a list of plain keys and values, and those are found by their form.
 
-A project file is Clojure, which only Leiningen can read in full. What ``sparse quickstart`` writes is a list of plain
-keys and values, and those are found by their form.
-
-The Python side of a topology as one archive, for workers that cannot install anything.
-
-A topology's own files travel in its jar. What they import, a worker must have: streamparse would make a virtual
-environment on each by SSH and pip. The bundle holds the same in the same place without either: unpacked in
-``virtualenv_root`` it is ``NAME/bin/streamparse_run``, which is what ``sparse submit`` tells Storm to start, and
-``NAME/lib`` with the installed files of every distribution that is needed. Workers bring the Python itself, of the
-version and platform that the bundle was made with.
-
-What a streamparse project's ``project.clj`` says, as far as our ``lein`` needs it.
-
-A project file is Clojure, which only Leiningen can read in full. What ``sparse quickstart`` writes is a list of plain
-keys and values, and those are found by their form.
-
-The Python side of a topology as one archive, for workers that cannot install anything.
-
-A topology's own files travel in its jar. What they import, a worker must have: streamparse would make a virtual
-environment on each by SSH and pip. The bundle holds the same in the same place without either: unpacked in
-``virtualenv_root`` it is ``NAME/bin/streamparse_run``, which is what ``sparse submit`` tells Storm to start, and
-``NAME/lib`` with the installed files of every distribution that is needed. Workers bring the Python itself, of the
-version and platform that the bundle was made with.
+**The bundle** is the Python side of a topology as one archive, for workers that cannot install anything. A topology's
+own files travel in its jar. What they import, a worker must have: streamparse would make a virtual environment on each
+by SSH and pip. The bundle holds the same in the same place without either: unpacked in ``virtualenv_root`` it is
+``NAME/bin/streamparse_run``, which is what ``sparse submit`` tells Storm to start, and ``NAME/lib`` with the installed
+files of every distribution that is needed. Workers bring the Python itself, of the version and platform that the bundle
+was made with.
 """
 
 from __future__ import annotations

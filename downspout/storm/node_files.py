@@ -17,17 +17,10 @@ in it. Supervisor and workers have the umask of the user who starts the node: so
 A node lives from start to stop. Nothing in ``data/`` is needed afterwards: how far a topology is, Kafka and the log of
 each Parquet directory know. So a start after ``kill -9`` begins with an empty ZooKeeper, not with half of its data.
 
-Slots whose workers do not come up, by the supervisor's log, and the process that is in their way.
-
-The supervisor may take a worker for dead that is just starting, and start another one in its slot. If the first comes
-up all the same, it has the slot's port, nobody minds it any more, and each worker that follows ends with a
-BindException, which shows in its own log alone: the supervisor only says that it "failed to launch".
-
-Slots whose workers do not come up, by the supervisor's log, and the process that is in their way.
-
-The supervisor may take a worker for dead that is just starting, and start another one in its slot. If the first comes
-up all the same, it has the slot's port, nobody minds it any more, and each worker that follows ends with a
-BindException, which shows in its own log alone: the supervisor only says that it "failed to launch".
+**Slots whose workers do not start** are found in the supervisor's log, with the process that blocks them. The
+supervisor may take a worker for dead that is just starting, and start another one in its slot. If the first comes up
+all the same, it has the slot's port, nobody minds it any more, and each worker that follows ends with a BindException,
+which shows in its own log alone: the supervisor only says that it "failed to launch".
 """
 
 from __future__ import annotations

@@ -80,7 +80,7 @@ class FakeMember:
         self._asked = False
         self._joined_topics: frozenset[str] | None = None
         self._joins_again = instance_id is not None
-        """Whether it has yet to ask for a second round, in a cooperative group; see ``downspout/kafka/joining.py``."""
+        """Whether it has yet to ask for a second round, in a cooperative group; see ``kafka/patches/joining.py``."""
 
     # --- what to read ---
 

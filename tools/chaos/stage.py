@@ -27,12 +27,12 @@ from tools.chaos import recorder
 from tools.chaos.feeder import Feeder
 from tools.chaos.members import ROOT, Members
 from tools.chaos.plan import MEMBERS
+from tools.waiting import wait_turning
 
 PARTITIONS = 4
 GROUP = "chaos"
 TOPIC = "chaos"
 AHEAD = 20_000
-LOOK_S = 0.05
 AUDIT_S_MAX = 1_800
 
 
@@ -179,13 +179,7 @@ class Stage:
 
     def wait_for(self, holds: Callable[[], bool], seconds: float) -> bool:
         """Wait until something holds; return whether it does."""
-        end = time.monotonic() + seconds
-        while not holds():
-            if time.monotonic() >= end:
-                return False
-            self.turn()
-            time.sleep(LOOK_S)
-        return True
+        return wait_turning(holds, seconds, self.turn)
 
     # --- what is seen ---
 

@@ -27,12 +27,12 @@ from downspout.system.java import java as find_java
 from tools.partitions import flows, machines
 from tools.partitions.machines import Machine, Network
 from tools.partitions.schedule import BROKERS, STORES, WORKERS, Fault
+from tools.waiting import LOOK_S, wait_turning
 
 ROOT = Path(__file__).parents[2]
 TOPIC, PARTITIONS = "numbers", 6
 PORT, CONTROLLER_PORT, S3_PORT, PG_PORT = 9092, 9093, 9000, 5432
 START_S_MAX = 300.0
-LOOK_S = 0.05
 DISK_BYTES = "256m"
 FALLEN_MAX = 12
 GOOD_ENDS = (0, 128 + signal.SIGTERM)
@@ -241,13 +241,7 @@ class Stage:
 
     def wait(self, holds: Callable[[], bool], seconds: float) -> bool:
         """Wait until something holds; return whether it does."""
-        end = time.monotonic() + seconds
-        while not holds():
-            if time.monotonic() >= end:
-                return False
-            self.turn()
-            time.sleep(LOOK_S)
-        return True
+        return wait_turning(holds, seconds, self.turn)
 
     def do(self, fault: Fault) -> bool:
         """Do it and undo it; return whether something was in flight that met it."""

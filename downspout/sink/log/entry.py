@@ -33,7 +33,7 @@ class DataFile:
     path: str  # below the directory, with ``/``
     rows: int  # how many it holds
     bytes: int
-    hash: str = ""  # of its content (see ``storage/hashing.py``)
+    hash: str = ""  # of its content (see ``storage.py``)
 
     def to_json(self) -> list[Any]:
         """Return it as JSON values."""

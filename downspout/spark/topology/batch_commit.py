@@ -1,7 +1,7 @@
 """The driver's side of a batch: compute it, write dead letters, commit to the sinks, in this order.
 
-A batch is one transaction. Spark writes down its offsets, then calls :class:`Batches`; when that returns, Spark writes
-down that the batch is done. Each sink's commit log has one entry for it, named after query and batch. Stopped
+A batch is one transaction. Spark writes down its offsets, then calls :class:`BatchCommitter`; when that returns, Spark
+writes down that the batch is done. Each sink's commit log has one entry for it, named after query and batch. Stopped
 anywhere, Spark calls again with the same offsets and the state from before; a sink whose entry is there is left alone.
 
 A tuple that failed in a later stage fails the batch and with it the query, which is started again and computes the

@@ -5,20 +5,10 @@ the engine have set is not part of it. What cannot be pickled and is still the o
 connection, a logger) is made again by the next ``initialize``; of anything else that cannot be pickled, the name is
 said.
 
-The state of a bolt by key: of the dict that ``stateful_keys`` names, a batch reads and writes what it touches.
-
-The bolt sees a dict of the same type. A key that is looked up for the first time in a batch is read from Spark's state;
-what differs from what was read is written when the batch is done, also where a value was changed in place. Whatever
-needs all keys, such as a loop or ``len``, reads them all; from then on it is a dict as any other.
-
-A key is found by its text (:func:`text_of`), because equal keys need not have equal pickles. The entry holds key and
-value, pickled.
-
-The state of a bolt by key: of the dict that ``stateful_keys`` names, a batch reads and writes what it touches.
-
-The bolt sees a dict of the same type. A key that is looked up for the first time in a batch is read from Spark's state;
-what differs from what was read is written when the batch is done, also where a value was changed in place. Whatever
-needs all keys, such as a loop or ``len``, reads them all; from then on it is a dict as any other.
+**State by key.** If ``stateful_keys`` names a dict, a batch loads and stores only the keys it uses. The bolt sees a
+dict of the same type. A key that is looked up for the first time in a batch is read from Spark's state; what differs
+from what was read is written when the batch is done, also where a value was changed in place. Whatever needs all keys,
+such as a loop or ``len``, reads them all; from then on it is a dict as any other.
 
 A key is found by its text (:func:`text_of`), because equal keys need not have equal pickles. The entry holds key and
 value, pickled.

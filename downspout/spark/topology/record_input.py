@@ -5,18 +5,9 @@ assigned or committed here. A record that fails is tried again in the same task,
 that is exhausted is handed to the driver, which writes its dead letter before the batch is committed. Where the spout
 emits chunks (``kafka.emit``), records go together as columns until one of them fails (:class:`TrackedRange`).
 
-Where the spout emits chunks: which records of a batch of Spark's go together as one tuple, and how that is split.
-
-What ``mapInArrow`` gives is some thousands of records of one partition as columns. They stay columns: a
-:class:`Range` of them is a chunk, made as KafkaSpout makes it. If it fails, its halves are tried again, until the
-culprit stands alone; that is a record like any other, with the attempts, retries and dead letter of record mode. As
-with the spout, an attempt of many records says nothing about any of them, and none is counted.
-
-Where the spout emits chunks: which records of a batch of Spark's go together as one tuple, and how that is split.
-
-What ``mapInArrow`` gives is some thousands of records of one partition as columns. They stay columns: a
-:class:`Range` of them is a chunk, made as KafkaSpout makes it. If it fails, its halves are tried again, until the
-culprit stands alone; that is a record like any other, with the attempts, retries and dead letter of record mode. As
+**Chunks.** What ``mapInArrow`` gives is some thousands of records of one partition as columns. They stay columns: a
+:class:`TrackedRange` of them is a chunk, made as KafkaSpout makes it. If it fails, its halves are tried again, until
+the culprit stands alone; that is a record like any other, with the attempts, retries and dead letter of record mode. As
 with the spout, an attempt of many records says nothing about any of them, and none is counted.
 """
 

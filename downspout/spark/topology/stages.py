@@ -8,17 +8,10 @@ The *level* of a stateful bolt is how many stateful bolts lie on the longest way
 records reach before any stateful bolt; stage n is the stateful bolts of level n and what tuples reach from them before
 another stateful bolt. A stateless bolt or a sink that can be reached both ways runs in both stages.
 
-A topology of batches on Spark: a batch is a micro-batch, so Spark's log stands in for coordinator and emitter.
-
-The emitter becomes the source, whose records carry the number of the micro-batch as their attempt. A state's tuples go
-to its tasks as those of any stateful bolt do. There they are only added up by key; the driver applies what all tasks
-have, in one transaction of the database (``batch_commit.py``).
-
-A topology of batches on Spark: a batch is a micro-batch, so Spark's log stands in for coordinator and emitter.
-
-The emitter becomes the source, whose records carry the number of the micro-batch as their attempt. A state's tuples go
-to its tasks as those of any stateful bolt do. There they are only added up by key; the driver applies what all tasks
-have, in one transaction of the database (``driver/states.py``).
+**Batches.** A batch is a micro-batch, so Spark's log stands in for coordinator and emitter. The emitter becomes the
+source, whose records carry the number of the micro-batch as their attempt. A state's tuples go to its tasks as those of
+any stateful bolt do. There they are only added up by key; the driver applies what all tasks have, in one transaction of
+the database (``batch_commit.py``).
 """
 
 from __future__ import annotations
