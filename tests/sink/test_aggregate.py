@@ -18,6 +18,8 @@ from downspout.sink import Aggregate, Aggregation
         ([0, -(2**62), -(2**62), -(2**62)], False),
         ([None, 1, None], True),
         ([None, None], True),
+        ([-(2**63)], True),
+        ([-(2**63), 1], False),
     ],
 )
 def test_a_sum_that_could_overflow_stays_in_parts(numbers: list[int | None], together: bool) -> None:

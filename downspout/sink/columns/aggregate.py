@@ -194,7 +194,7 @@ def _aggregate(text: str, columns: Columns) -> Aggregate:
 
 
 def _may_overflow(column: Any) -> bool:
-    if column.type != pa.int64() or not len(column):  # sums of smaller numbers do not get there in one flush
+    if column.type != pa.int64() or len(column) < 2:  # sums of smaller numbers do not get there in one flush
         return False
     bounds: Any = pc.min_max(column).as_py()
     largest = max(abs(bounds["min"] or 0), abs(bounds["max"] or 0))
