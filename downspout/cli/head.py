@@ -50,6 +50,8 @@ def last_rows(directory: Any, count: int) -> tuple[list[str], list[list[Any]]]:
     Raises:
         SinkError: the directory does not exist, has no log, or is damaged.
     """
+    import pyarrow as pa
+
     from downspout.sink.readers.snapshot import read_files
     from downspout.sink.readers.view import ORIGIN_COLUMNS, View
 
@@ -59,9 +61,9 @@ def last_rows(directory: Any, count: int) -> tuple[list[str], list[list[Any]]]:
     while files and found < count:
         found += files[-1].rows
         files.pop()
-    batches = list(read_files(view, view.files[len(files) :], names))
-    rows = [list(row.values()) for batch in batches for row in batch.to_pylist()]
-    return names, rows[-count:]
+    shown = [view.schema.field(name) for name in names]
+    table = pa.Table.from_batches(read_files(view, view.files[len(files) :], names), pa.schema(shown))
+    return names, [list(row.values()) for row in table.slice(max(0, table.num_rows - count)).to_pylist()]
 
 
 def plain(value: Any) -> Any:
