@@ -35,7 +35,7 @@ from downspout.sink.schema import Columns
 
 BLANKS_MAX = 4  # Blanks around a value that a fast way allows
 _BLANK = np.isin(np.arange(256), np.frombuffer(b" \t\r\n", dtype=np.uint8))
-_LONG_NUMBER = re.compile(rb"[0-9][0-9.]{15}")  # What every number has in it that a float may not hold exactly
+_LONG_NUMBER = re.compile(rb"-?[0-9][0-9.eE+-]{15,}")  # Each number that a float may not hold exactly, and others
 
 
 def parse_object(value: str | bytes, paths: Paths) -> list[Any]:
@@ -122,7 +122,8 @@ class JsonParser(ChunkParser):
         self._arrow = ArrowReader(paths, columns.columns)
         self._flat_turns, self._arrow_turns = Turns(), Turns()
         kinds = [kind_of(column.kind) for column in columns.columns]
-        self._decimals = [place for place, kind in enumerate(kinds) if kind.holds("decimal")]
+        self._decimals = [place for place, kind in enumerate(kinds) if kind.name == "decimal"]
+        self._nested = [place for place, kind in enumerate(kinds) if kind.name != "decimal" and kind.holds("decimal")]
         self._whole = [(place, kind) for place, kind in enumerate(kinds) if any(map(kind.holds, WHOLE))]
 
     def read(self, value: Any) -> Sequence[Any]:
@@ -133,13 +134,23 @@ class JsonParser(ChunkParser):
         """
         found = read_object(value, self._paths)
         rounded = [place for place, kind in self._whole if _has_floats(found[place], kind)]
-        if self._decimals and _LONG_NUMBER.search(value if isinstance(value, bytes) else value.encode()):
-            rounded += self._decimals
+        if self._decimals or self._nested:
+            rounded += self._rounded_decimals(value if isinstance(value, bytes) else value.encode(), found)
         if rounded:
             exact = self._paths.of(json.loads(value, parse_float=ExactNumber, parse_int=_whole_number))
             for place in rounded:
                 found[place] = exact[place]
         return found
+
+    def _rounded_decimals(self, text: bytes, found: Sequence[Any]) -> list[int]:
+        """Return the decimals of a record that orjson may have rounded: their float is that of a long number in it."""
+        if not (long := _LONG_NUMBER.findall(text)):
+            return []
+        floats = set[float]()
+        for number in long:
+            with suppress(ValueError):  # part of a text
+                floats.add(float(number))
+        return self._nested + [at for at in self._decimals if type(found[at]) is float and found[at] in floats]
 
     def _trim(self, data: Any, starts: Ints, ends: Ints) -> None:
         for _ in range(BLANKS_MAX):

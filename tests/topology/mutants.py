@@ -155,11 +155,10 @@ def never_retry_a_timeout(patch: Patch) -> None:
 def resolve_before_the_letter_is_written(patch: Patch) -> None:
     """A record is done with when its dead letter was sent, and what becomes of the letter is nobody's concern."""
 
-    def fail(self: DeadLettering, error: Exception, now: int) -> None:
-        self._durable += self._sent
-        self._sent = []
+    def failed(self: DeadLettering, batch: Any, error: Exception, refusal: Any) -> None:
+        self._durable += batch
 
-    patch.setattr(DeadLettering, "_fail", fail)
+    patch.setattr(DeadLettering, "_failed", failed)
 
 
 @mutant

@@ -292,6 +292,13 @@ def test_a_component_that_raises_is_noticed(monkeypatch: pytest.MonkeyPatch) -> 
         simulate(orders, [1])
 
 
+def test_all_wrong_versions_are_of_this_version(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each changes something that is there: of the tests below only some run each time."""
+    for change in (*MUTANTS.values(), *CHUNK_MUTANTS.values()):
+        with monkeypatch.context() as patch:
+            change(patch)
+
+
 @pytest.mark.sweep
 @pytest.mark.slow
 @pytest.mark.parametrize("name", sample(list(MUTANTS), 4, "mutants"))
