@@ -32,7 +32,7 @@ from bench.cpu_meter import CpuMeter
 from bench.flights import PARTITIONS, publish
 from bench.harness import ROOT, BenchError, Options, begin, load, machine, save, say, table
 from bench.track import Track, track
-from downspout.sink.log.commit_log import CommitLog
+from downspout.sink.log import CommitLog
 
 GRACE_S = 0.5
 READY_S_MAX = 180.0  # Spark needs its time, on a busy machine

@@ -22,9 +22,9 @@ from streamparse import Stream
 
 from downspout.errors import ConfigError, TopologyError
 from downspout.settings.table import SETTINGS
-from downspout.sink.columns.aggregate import Aggregation
+from downspout.sink.aggregation import Aggregation
 from downspout.sink.identity import Mask
-from downspout.sink.log.entry import Partition
+from downspout.sink.log_entry import Partition
 from downspout.sink.row_sink import Batch
 from downspout.sink.schema import Columns
 from downspout.sink.sink_bolt import SinkBolt

@@ -34,7 +34,7 @@ from demos.drill import Drill, Step
 from demos.flights_data import PARTITIONS, partition_of
 from demos.screen import Screen
 from downspout.kafka.client import KafkaCluster
-from downspout.sink.log.commit_log import CommitLog
+from downspout.sink.log import CommitLog
 from downspout.system import jars
 from downspout.testing.schema_registry import SchemaRegistry
 
@@ -251,7 +251,7 @@ def readers(directory: Path) -> dict[str, Callable[[], Sums]]:
     import polars as pl
     from deltalake import DeltaTable
 
-    from downspout.sink.readers.snapshot import read_table
+    from downspout.sink.snapshot import read_table
     from downspout.tables.iceberg import open_catalog
 
     def delta() -> DeltaTable:

@@ -28,9 +28,8 @@ from demos.drill import Drill, Step
 from demos.flights_data import Flights, publish
 from downspout.formatting import counted
 from downspout.kafka.clusters import cluster_for
-from downspout.sink.log.commit_log import CommitLog
-from downspout.sink.readers.windows import read_windows
-from downspout.sink.snapshot import read_table
+from downspout.sink.log import CommitLog
+from downspout.sink.snapshot import read_table, read_windows
 
 TARGET = "topologies/flight_hours.py"
 FLUSH_S, IDLE_S = 0.2, 5.0

@@ -35,7 +35,7 @@ from downspout.audit.expected import Expected, Replay
 from downspout.audit.kafka import KafkaSide, Letters, Log, committed
 from downspout.audit.output_files import FoundRows, look_at_files
 from downspout.audit.report import EXIT_CODES, EXPLAINED, AuditReport, PartitionReport, take_notes
-from downspout.dead_letters.claims import origin_of, without_claim
+from downspout.dead_letters.replay import origin_of, without_claim
 from downspout.errors import BrokerError, ConfigError, SinkError, coordinates
 from downspout.formatting import counted
 from downspout.kafka.port import Cluster, Record
@@ -44,7 +44,7 @@ from downspout.offset_ranges import OffsetRanges
 from downspout.settings.object_path import ObjectPath
 from downspout.settings.object_path import place as folder
 from downspout.sink.coverage import OFFSET_MAX, Stream
-from downspout.sink.log.commit_log import CommitLog
+from downspout.sink.log import CommitLog
 from downspout.sink.notes import noted_of, read_runs, read_skips, still_skipped
 from downspout.sink.recovery import only_holds_sinks
 

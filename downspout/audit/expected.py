@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from downspout.kafka.port import Record
-from downspout.sink.log.commit_log import CommitLog
+from downspout.sink.log import CommitLog
 from downspout.sink.notes import Run, read_runs
 
 

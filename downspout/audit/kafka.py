@@ -22,7 +22,7 @@ from downspout.kafka.scan import scan
 from downspout.kafka.unreadable import Limits
 from downspout.ledger.origin import Origin
 from downspout.offset_ranges import OffsetRange, OffsetRanges
-from downspout.sink.log.commit_log import read_entries
+from downspout.sink.log import read_entries
 from downspout.spout.starting import partitions_of
 
 JUMP_OVER = 5_000

@@ -39,7 +39,7 @@ from downspout.kafka.port import Record
 from downspout.ledger.origin import Origin
 from downspout.settings.object_path import place as folder
 from downspout.sink.identity import check_names, name_of, resolve, with_step
-from downspout.sink.log.commit_log import CommitLog
+from downspout.sink.log import CommitLog
 from downspout.sink.notes import Run
 from downspout.sink.object_store import storage_of
 from downspout.system.process import end_with_parent

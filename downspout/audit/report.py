@@ -11,7 +11,7 @@ from downspout import offset_ranges
 from downspout.audit.output_files import FoundRows
 from downspout.formatting import counted
 from downspout.offset_ranges import OffsetRanges
-from downspout.sink.log.commit_log import CommitLog
+from downspout.sink.log import CommitLog
 from downspout.sink.recovery import log_is_gone
 
 EXIT_CODES = {"missing": 10, "duplicate": 11, "lost": 12, "extra": 13}

@@ -52,8 +52,7 @@ def last_rows(directory: Any, count: int) -> tuple[list[str], list[list[Any]]]:
     """
     import pyarrow as pa
 
-    from downspout.sink.readers.snapshot import read_files
-    from downspout.sink.readers.view import ORIGIN_COLUMNS, View
+    from downspout.sink.snapshot import ORIGIN_COLUMNS, View, read_files
 
     view = View.of(directory)
     names = [name for name in view.schema.names if name not in ORIGIN_COLUMNS]

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from downspout.offsets.group_offsets import Move
     from downspout.offsets.seek_targets import Place
     from downspout.offsets.seeking import SeekPlan
-    from downspout.sink.log.commit_log import CommitLog
+    from downspout.sink.log import CommitLog
 
 Sinks = Mapping[Path, "CommitLog"]
 NO_SINKS: Sinks = {}

@@ -32,7 +32,7 @@ def add_parser(commands: Any) -> None:
 
 def handle(arguments: argparse.Namespace) -> int:
     """Run; exit with 1 if a property was violated."""
-    from downspout.testing.simulation.soak import load_scenarios, scenario_of, soak
+    from downspout.testing.simulation.run import load_scenarios, scenario_of, soak
 
     if arguments.seed is not None:
         return _one(arguments)
@@ -51,8 +51,7 @@ def handle(arguments: argparse.Namespace) -> int:
 
 
 def _one(arguments: argparse.Namespace) -> int:
-    from downspout.testing.simulation.run import run_seed
-    from downspout.testing.simulation.soak import load_scenarios, scenario_of
+    from downspout.testing.simulation.run import load_scenarios, run_seed, scenario_of
 
     scenarios = load_scenarios(arguments.target)
     name = scenario_of(scenarios, arguments.seed)

@@ -207,7 +207,7 @@ def _add_own(parser: argparse.ArgumentParser) -> None:
 
 def _bundle(arguments: argparse.Namespace) -> int:
     from downspout.engine.load import component_modules
-    from downspout.spark.cluster import bundle
+    from downspout.spark import submit
     from downspout.system.packaging import requirements
 
     topology: Path | None = arguments.topology
@@ -218,14 +218,14 @@ def _bundle(arguments: argparse.Namespace) -> int:
     target = arguments.output or Path(f"{name}.tar.gz")
     modules = [] if topology is None else component_modules(str(topology))
     extra = [*requirements(project, name), *arguments.extra]
-    packed = bundle.write(target, project, extra=extra, added=arguments.added, modules=modules)
+    packed = submit.write_bundle(target, project, extra=extra, added=arguments.added, modules=modules)
     print(f"{target}: {counted(len(packed), 'distribution')}, {target.stat().st_size / 1e6:,.0f} MB")
     print(f"Run it: downspout spark submit {topology or 'TOPOLOGY'} --master spark://HOST:7077 --bundle {target}")
     return 0
 
 
 def _submit(arguments: argparse.Namespace) -> int:
-    from downspout.spark.cluster import submit
+    from downspout.spark import submit
 
     own, run, spark_options = split(arguments)
     if own.master is None:

@@ -24,7 +24,7 @@ if __name__ == "__main__":
 
     guard()
     from downspout.cli import main
-    from downspout.spark.cluster.submit import write_driver_file
+    from downspout.spark.submit import write_driver_file
 
     threading.Thread(target=_end_with_the_jvm, daemon=True).start()
     write_driver_file()

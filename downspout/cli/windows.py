@@ -11,7 +11,7 @@ from downspout.cli.arguments import exit_codes, sink_place
 from downspout.formatting import columns, counted
 
 if TYPE_CHECKING:
-    from downspout.sink.readers.windows import WindowReport, WindowRow
+    from downspout.sink.snapshot import WindowReport, WindowRow
 
 SHOWN_MAX = 20
 
@@ -36,7 +36,7 @@ def add_parser(commands: Any) -> None:
 
 def handle(arguments: argparse.Namespace) -> int:
     """Read the directory, and print."""
-    from downspout.sink.readers.windows import read_windows
+    from downspout.sink.snapshot import read_windows
 
     report = read_windows(arguments.directory)
     if arguments.json:

@@ -28,7 +28,7 @@ from downspout.kafka.scan import scan
 from downspout.producing.mapper import fields_of
 from downspout.settings.secrets import is_secret, resolve_client
 from downspout.settings.table import CLIENT_PREFIX, parse_scope
-from downspout.sink.columns.aggregate import Aggregation
+from downspout.sink.aggregation import Aggregation
 from downspout.sink.schema import Columns
 from downspout.spout.settings import dead_letter_topic, offsets_of, reading
 from downspout.spout.starting import missing_topics, no_topic, partitions_of, topics_of

@@ -26,9 +26,8 @@ from downspout.errors import ConfigError
 from downspout.formatting import counted
 from downspout.parse import parser
 from downspout.parse.columns import Ints, Mask, convert
-from downspout.parse.flat import SELDOM
+from downspout.parse.flat import SELDOM, WHOLE, Block, Words, numbers_of, utf8, whole_numbers
 from downspout.parse.parser import ChunkParser, Part
-from downspout.parse.tokens import WHOLE, Block, Words, numbers_of, utf8, whole_numbers
 from downspout.sink.convert import ExactNumber, kind_of
 from downspout.sink.schema import Column, Columns
 

@@ -25,11 +25,10 @@ import orjson
 
 from downspout.parse import parser
 from downspout.parse.columns import Ints, Mask
-from downspout.parse.flat import FlatReader
+from downspout.parse.flat import WHOLE, FlatReader
 from downspout.parse.parser import ChunkParser, Part
 from downspout.parse.paths import JSON_NAMES, Paths
 from downspout.parse.reader import ArrowReader
-from downspout.parse.tokens import WHOLE
 from downspout.sink.convert import ExactNumber, Kind, kind_of
 from downspout.sink.schema import Columns
 

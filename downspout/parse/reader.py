@@ -22,8 +22,8 @@ import pyarrow.compute as pc
 import pyarrow.json as pj
 
 from downspout.parse.columns import Ints, Mask, cast_texts, convert, is_utf8, joined
+from downspout.parse.flat import WHOLE, numbers_of
 from downspout.parse.paths import Path, Paths
-from downspout.parse.tokens import WHOLE, numbers_of
 from downspout.sink.convert import Kind, kind_of
 from downspout.sink.schema import CONVERSION_ERRORS, Column
 

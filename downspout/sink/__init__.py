@@ -3,7 +3,7 @@
 To change which rows a flush drops: identity.py
 To change how a flush is staged, logged and published: writer.py
 To change how Spark commits a sink's batch: writer.py
-To change what a log entry holds: log/entry.py
+To change what a log entry holds: log_entry.py
 To change when a flush happens: row_sink.py
 To change what happens when a directory is opened after a crash: recovery.py
 To change which directories are refused: recovery.py
@@ -12,7 +12,7 @@ To change how they reach an object store: object_store.py
 To change what lies where in a directory: layout.py
 To change which column types exist, and how values are converted: convert.py
 To change which files are compacted together: compact.py
-To change which windows are final: log/watermark.py
+To change which windows are final: windows.py
 To change what a seek or a run noted: notes.py
 """
 
@@ -23,20 +23,18 @@ from downspout.exports import offered
 __getattr__, __all__ = offered(
     __name__,
     {
-        "columns.aggregate": "Aggregate Aggregation",
-        "columns.window": "Window",
+        "aggregation": "Aggregate Aggregation",
+        "windows": "Window",
         "compact": "Compactor",
         "convert": "encode",
         "coverage": "Coverage Stream",
         "identity": "Identities IdentityBuilder",
         "layout": "HIDDEN is_visible Layout OURS",
-        "log.commit_log": "CommitLog read_entries",
-        "log.entry": "COMPACT DataFile Entry FENCE FLUSH REBUILD to_document",
-        "log.history": "DirectoryState",
+        "log": "CommitLog DirectoryState read_entries",
+        "log_entry": "COMPACT DataFile Entry FENCE FLUSH REBUILD to_document",
         "notes": "note_run Run",
         "object_store": "ObjectStore storage_of",
-        "readers.snapshot": "read_table take_snapshot",
-        "readers.view": "View wherever",
+        "snapshot": "read_table take_snapshot View wherever",
         "recovery": "Recovery SWEEP_AFTER_S",
         "schema": "Columns ORIGIN_SCHEMA",
         "storage": "Disk hash_of Storage",

@@ -37,12 +37,12 @@ from downspout.errors import SinkError
 from downspout.formatting import counted, size
 from downspout.sink.convert import encode
 from downspout.sink.layout import below, data_name, discard, logged, make_folders, rename, stage
-from downspout.sink.log.commit_log import CommitLog, FencedError
-from downspout.sink.log.entry import COMPACT, DataFile, Entry
+from downspout.sink.log import CommitLog, FencedError
+from downspout.sink.log_entry import COMPACT, DataFile, Entry
 from downspout.sink.object_store import storage_of
-from downspout.sink.readers.snapshot import SWEPT, remove_snapshot
 from downspout.sink.recovery import SWEEP_AFTER_S, Recovery, lost_log
 from downspout.sink.schema import ORIGIN_SCHEMA
+from downspout.sink.snapshot import SWEPT, remove_snapshot
 from downspout.sink.storage import Storage, hash_of, refused
 
 TARGET_BYTES = 128_000_000

@@ -20,7 +20,7 @@ from downspout.settings.object_path import ObjectPath, is_object_url
 from downspout.sink.convert import DIGITS_MAX, EPOCH_UNITS, Kind, kind_of, to_array
 from downspout.sink.identity import check_names, name_of
 from downspout.sink.layout import probe
-from downspout.sink.log.commit_log import CommitLog
+from downspout.sink.log import CommitLog
 from downspout.sink.notes import hand_over_run
 from downspout.sink.object_store import storage_of
 from downspout.sink.row_sink import too_old

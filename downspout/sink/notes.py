@@ -35,8 +35,8 @@ from downspout.settings.secrets import is_secret
 from downspout.settings.table import CLIENT_PREFIX, SETTINGS, parse_scope
 from downspout.sink.coverage import Stream
 from downspout.sink.layout import Layout, temporary_name
-from downspout.sink.log.commit_log import CommitLog
-from downspout.sink.log.entry import from_document, listed, text, to_document
+from downspout.sink.log import CommitLog
+from downspout.sink.log_entry import from_document, listed, text, to_document
 from downspout.sink.object_store import storage_of
 from downspout.sink.offset_store import DirectoryStore, State
 from downspout.sink.storage import Disk, Storage

@@ -280,7 +280,7 @@ def as_os_error(kind: str, path: Path, error: Exception) -> OSError:
     return made(errno.ETIMEDOUT, f"the request to {kind} failed ({_short(text)})", str(path))
 
 
-_TORN = re.compile(r"response body|body error|invalid list response", re.IGNORECASE)
+_TORN = re.compile(r"response body|body error|invalid \w+ response", re.IGNORECASE)
 _DENIED = re.compile(r"status code: 40[13]\b")
 _REFUSED = re.compile(r"status code: (4(?!08|09|25|29)|501)")
 """Answers that the same request gets again. Others pass, and so does no answer."""

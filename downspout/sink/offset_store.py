@@ -21,7 +21,7 @@ from downspout.errors import coordinates
 from downspout.kafka.port import TopicPartition
 from downspout.settings.folders import of_project
 from downspout.sink.layout import OURS
-from downspout.sink.log.entry import from_document, listed, text, to_document, whole
+from downspout.sink.log_entry import from_document, listed, text, to_document, whole
 from downspout.sink.storage import Disk
 from downspout.spout.ports import OffsetStoreError, StaleOwnerError, StoreContext, StoredOffset
 

@@ -36,8 +36,8 @@ from downspout.errors import SinkError, coordinates
 from downspout.formatting import counted
 from downspout.sink.coverage import Coverage
 from downspout.sink.layout import OURS, below, incarnation_of, is_data, is_read, is_visible, move
-from downspout.sink.log.commit_log import CommitLog, read_entries
-from downspout.sink.log.entry import FENCE, Entry
+from downspout.sink.log import CommitLog, read_entries
+from downspout.sink.log_entry import FENCE, Entry
 from downspout.sink.notes import Run
 from downspout.sink.storage import Storage
 

@@ -36,8 +36,8 @@ from downspout.sink.convert import encode
 from downspout.sink.coverage import Coverage
 from downspout.sink.identity import Identities, Mask, resolve
 from downspout.sink.layout import data_name, discard, move, probe, stage
-from downspout.sink.log.commit_log import OPEN_FILES_CURE, TOO_MANY_OPEN, CommitLog, FencedError
-from downspout.sink.log.entry import FLUSH, REBUILD, DataFile, Entry, Partition
+from downspout.sink.log import OPEN_FILES_CURE, TOO_MANY_OPEN, CommitLog, FencedError
+from downspout.sink.log_entry import FLUSH, REBUILD, DataFile, Entry, Partition
 from downspout.sink.notes import Run, note_run
 from downspout.sink.object_store import storage_of
 from downspout.sink.recovery import Recovery, refuse_foreign, refuse_other_topics

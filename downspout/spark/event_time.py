@@ -26,8 +26,8 @@ from typing import TYPE_CHECKING
 
 from downspout.errors import ConfigError
 from downspout.settings.object_path import place
+from downspout.sink.log_stream import Position, files_before
 from downspout.sink.object_store import storage_of
-from downspout.sink.readers.log_stream import Position, files_before
 from downspout.spark.checkpoint import batch_numbers
 from downspout.spark.query_progress import watermark_of
 from downspout.spark.read import frame_of

@@ -4,7 +4,7 @@ Both go through the commit log, and so see the same rows before, during and afte
 
 A DataFrame is lazy: Spark lists the files when it is made, and reads them when rows are needed, maybe after a
 compaction has moved them. So :func:`read_sink` reads a *snapshot*, hard links to the files that count now (see
-``downspout/sink/readers/``), with Spark's own Parquet reader. Nothing says
+``downspout/sink/log_stream.py``), with Spark's own Parquet reader. Nothing says
 when the last DataFrame on it is gone, so the links live as long as this process. Objects have no links: there the
 DataFrame knows the files, and its tasks look for each where it is by then.
 
@@ -31,15 +31,23 @@ from downspout.formatting import nearest
 from downspout.settings.object_path import place
 from downspout.settings.secrets import STORAGE_OPTIONS
 from downspout.settings.table import SETTINGS
-from downspout.sink.columns.aggregate import FINISHERS
-from downspout.sink.columns.window import END, LATE
-from downspout.sink.log.entry import DataFile
+from downspout.sink.aggregation import FINISHERS
+from downspout.sink.log_entry import DataFile
 from downspout.sink.object_store import storage_of
-from downspout.sink.readers.snapshot import pin, remove_snapshot
-from downspout.sink.readers.view import ORIGIN_COLUMNS, View, logged_columns, logged_schema, restarting, wherever
 from downspout.sink.recovery import SPARK_LOG
 from downspout.sink.schema import merge_schemas, refusals
+from downspout.sink.snapshot import (
+    ORIGIN_COLUMNS,
+    View,
+    logged_columns,
+    logged_schema,
+    pin,
+    remove_snapshot,
+    restarting,
+    wherever,
+)
 from downspout.sink.storage import Storage
+from downspout.sink.windows import END, LATE
 from downspout.spark import check_pyspark
 
 if TYPE_CHECKING:
@@ -94,7 +102,7 @@ def read_sink(
         spark: the session.
         directory: the sink's ``parquet.directory``.
         origins: whether to keep the origin columns.
-        closed: whether to return final windows alone, as for :func:`~downspout.sink.readers.snapshot.read_table`.
+        closed: whether to return final windows alone, as for :func:`~downspout.sink.snapshot.read_table`.
         storage_options: how an object store is reached, as ``parquet.storage_options``; what is a reference to a secret
             is looked up on each executor. Not given: as this process's environment says of that setting.
 

@@ -1,6 +1,6 @@
 """A sink's directory as a source for PySpark: ``format("downspout-sink")``. Use ``stream_sink`` and ``read_sink``.
 
-The driver plans by the commit log alone (``downspout/sink/readers/``). The tasks read the files, each where it
+The driver plans by the commit log alone (``downspout/sink/log_stream.py``). The tasks read the files, each where it
 is by then, by pyarrow, and hand Spark Arrow batches. Spark's own file source would be faster, but it reads names.
 
 Spark keeps the end of each batch in its checkpoint: a position in the log. Restarted, it asks for the files of the last
@@ -31,15 +31,14 @@ from pyspark.sql.types import StructType
 
 from downspout.errors import SinkError
 from downspout.settings.object_path import place
-from downspout.sink.columns.window import END, LATE
 from downspout.sink.layout import Layout
-from downspout.sink.log.commit_log import CommitLog
-from downspout.sink.log.entry import DataFile
+from downspout.sink.log import CommitLog
+from downspout.sink.log_entry import DataFile
+from downspout.sink.log_stream import AFRESH, Follower, Position
 from downspout.sink.object_store import storage_of
-from downspout.sink.readers.log_stream import AFRESH, Follower, Position
-from downspout.sink.readers.snapshot import open_file
-from downspout.sink.readers.view import View
+from downspout.sink.snapshot import View, open_file
 from downspout.sink.storage import Storage
+from downspout.sink.windows import END, LATE
 
 NAME = "downspout-sink"
 
@@ -165,7 +164,7 @@ class ClosedFiles(Files):
 class ClosedReader(_Reads, DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Reads windows when they are final.
 
-    A position is a watermark. Rows of final windows never change (``downspout/sink/log/watermark.py``), so what lies
+    A position is a watermark. Rows of final windows never change (``downspout/sink/windows.py``), so what lies
     between two watermarks is the same whenever it is read, and from whichever files hold it by then.
     """
 

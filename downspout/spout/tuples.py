@@ -36,7 +36,7 @@ import orjson
 
 from downspout.clock import Clock
 from downspout.component import WHY_RECORDS
-from downspout.dead_letters.claims import origin_of
+from downspout.dead_letters.replay import origin_of
 from downspout.errors import ConfigError
 from downspout.kafka.port import Gathering, Record
 from downspout.ledger.origin import Origin
@@ -68,7 +68,7 @@ def tuple_maker(
 
     It raises what the formats raise (``UnicodeDecodeError``, ``orjson.JSONDecodeError``): both are ValueErrors.
     A null key or value stays None. Headers stay a list of (name, bytes). With ``honour_replays`` the origin of a
-    replayed record is that of the record it stands for (see :mod:`downspout.dead_letters.claims`).
+    replayed record is that of the record it stands for (see :mod:`downspout.dead_letters.replay`).
 
     >>> from kafka.structs import TopicPartition
     >>> from types import SimpleNamespace

@@ -47,7 +47,7 @@ from downspout.offsets.stores.database import (
 )
 from downspout.sink.coverage import Coverage
 from downspout.sink.identity import Identities, KnownInputs, resolve
-from downspout.sink.log.entry import listed, steps, text
+from downspout.sink.log_entry import listed, steps, text
 from downspout.sink.schema import ORIGIN_SCHEMA, Columns
 from downspout.sql.columns import rows_of
 

@@ -3,7 +3,7 @@
 Storm's workers and Spark's executors are often without network and without Downspout. What is installed here can be
 taken along: :func:`closure` finds the distributions, :func:`files_of` and :func:`own_files` their files, and
 :class:`Archive` packs them. Where they go in the archive, and who finds them there, each engine says for itself
-(``downspout.storm.lein``, ``downspout.spark.cluster.bundle``). The Python itself stays out: who unpacks it brings one
+(``downspout.storm.lein``, ``downspout.spark.submit``). The Python itself stays out: who unpacks it brings one
 of the version and platform that the archive was made with.
 """
 

@@ -14,9 +14,8 @@ from typing import Any, Protocol
 import pyarrow as pa
 
 from downspout.errors import SinkError
-from downspout.sink.readers.log_stream import Follower, Position
-from downspout.sink.readers.snapshot import read_files
-from downspout.sink.readers.view import ORIGIN_COLUMNS, View
+from downspout.sink.log_stream import Follower, Position
+from downspout.sink.snapshot import ORIGIN_COLUMNS, View, read_files
 
 # --- A table ---
 

@@ -21,9 +21,8 @@ __getattr__, _ = offered(
     __name__,
     {
         "virtual_clock": "VirtualClock",
-        "fake_consumer": "FakeConsumer",
         "fake_broker": "FakeFaults OPERATIONS",
-        "fake_kafka": "FakeKafka",
+        "fake_kafka": "FakeConsumer FakeKafka",
         "harness": "Crash Fail Lose On ROUND_S TopologyResult run_bolt run_on_records run_topology",
         "memory_batches": "MemoryBatches",
         "plugin": "UNHURRIED",

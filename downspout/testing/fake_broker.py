@@ -1,6 +1,6 @@
 """The broker's side of the fake Kafka: its topics and their logs, its groups, and the failures that are due.
 
-Clients of the fake Kafka (``fake_consumer``, ``fake_producer``) know this class; ``fake_kafka`` makes them.
+Clients of the fake Kafka (in ``fake_kafka`` and ``fake_producer``) know this class; ``FakeKafka`` makes them.
 """
 
 from __future__ import annotations

@@ -17,17 +17,24 @@ fetched and not returned yet (a real one returns them even after they were delet
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
-from typing import Any
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, TypeVar
 
+from kafka import errors
+from kafka.consumer.fetcher import ConsumerRecord
 from kafka.structs import OffsetAndMetadata, TopicPartition
 
 from downspout.clock import Clock
 from downspout.kafka import clusters, port
+from downspout.kafka.columns import RecordColumns
 from downspout.kafka.describing import MISSING, NO_LEADER
 from downspout.kafka.partitioners import Choose
-from downspout.testing.fake_broker import FakeBroker
-from downspout.testing.fake_consumer import FakeConsumer
+from downspout.kafka.port import Answered, Fetches, Gathering, GroupMembership, Record
+from downspout.kafka.unreadable import CUT_BYTES, Limits, Unreadable, UnreadableBatchError, UnreadableRecordError
+from downspout.testing.fake_broker import FakeBroker, SentCommit
+from downspout.testing.fake_group import FakeMember
+from downspout.testing.fake_log import PartitionLog
 from downspout.testing.fake_producer import FakeProducer, FakeTransactionalProducer
 
 
@@ -182,3 +189,331 @@ class FakeKafka(FakeBroker):
             return left
 
         return self.run_remote("delete_groups", delete)
+
+
+# --- the consumer: reading, commits and questions ---
+#
+# It follows kafka-python 3 (``kafka.consumer``) where that can be seen from outside:
+#
+# * A new partition starts at the committed offset, else by ``auto_offset_reset``, else at the beginning; a position
+#   outside the log raises, unless ``auto_offset_reset`` says where to jump. (The last word is ours, not
+#   kafka-python's.)
+# * A partition without a leader is not read and keeps its position; who asks where its log begins or ends is timed out.
+# * Inside a rebalance listener the remote calls raise RuntimeError; ``seek``, ``position`` and ``commit_async`` work.
+
+T = TypeVar("T")
+
+
+class FakeConsumer(FakeMember):
+    """A consumer of a :class:`~downspout.testing.FakeKafka`; see ``downspout.kafka.port.ConsumerPort``.
+
+    Client properties that matter here: ``session_timeout_ms``, ``max_poll_interval_ms``, ``isolation_level`` (default
+    ``read_committed``), ``auto_offset_reset``.
+    """
+
+    # --- reading ---
+
+    def poll(self, timeout_ms: int, max_records: int) -> Mapping[TopicPartition, Sequence[Record]]:
+        """Return up to ``max_records``; with none, let ``timeout_ms`` pass on the clock."""
+        if self._closed:
+            raise errors.IllegalStateError("the consumer is closed")
+        if max_records <= 0:
+            raise ValueError("max_records must be positive")
+        self._not_in_listener("poll")
+        self._hand_answers_on()
+        if self._is_fenced:
+            raise errors.FencedInstanceIdError()
+        self._cluster.faults.raise_next("poll")
+        found: dict[TopicPartition, Sequence[Record]] = {}
+        # Like kafka-python: a consumer with a group fetches nothing while it knows no coordinator.
+        reachable = self._cluster.is_up if self._group is None else self._cluster.coordinates
+        if reachable and (self._wanted is None or self._join()):
+            self._auto_commit()
+            found = self._fetch(max_records)
+            self._note_fetch(found)
+        if not found:
+            self._cluster.clock.sleep(timeout_ms / 1000)
+        return found
+
+    def _note_fetch(self, found: Mapping[TopicPartition, Sequence[Record]]) -> None:
+        now = self._cluster.clock.monotonic()
+        self._fetches.answered(0.0, now)
+        for partition, place in self._places.items():
+            log = self._cluster.find_log(partition)
+            if place.paused or log is None or partition in self._cluster.leaderless:
+                continue
+            of_partition, count = self._fetches.of(partition), len(found.get(partition, ()))
+            of_partition.answered(0.0, now)
+            of_partition.begin = log.start
+            of_partition.records += count
+            self._fetches.records += count
+
+    def _fetch(self, max_records: int) -> dict[TopicPartition, Sequence[Record]]:
+        found: dict[TopicPartition, Sequence[Record]] = {}
+        self._find_positions()
+        for partition, place in list(self._places.items()):
+            log = self._cluster.find_log(partition)
+            if max_records == 0:
+                break
+            if place.paused or log is None or place.position is None or partition in self._cluster.leaderless:
+                continue
+            try:
+                records, position = log.read(place.position, max_records, committed_only=self._committed_only)
+            except errors.OffsetOutOfRangeError:
+                if found:
+                    break
+                if self._reset in ("earliest", "latest"):
+                    place.position = None
+                    continue
+                raise
+            if log.damaged and records:
+                records, position = self._sound(log, place.position, records, position)
+            if self._committed_only:
+                self._aborted += [(partition, offset, 1) for offset in log.aborted(place.position, position)]
+            place.position, place.highwater = position, log.end
+            if records:
+                found[partition] = RecordColumns.of(records) if self._columns else records
+                max_records -= len(records)
+                self._places[partition] = self._places.pop(partition)
+        return found
+
+    def _sound(
+        self, log: PartitionLog, start: int, records: list[ConsumerRecord], position: int
+    ) -> tuple[list[ConsumerRecord], int]:
+        """Return records up to what is damaged first; if that is where reading starts, what stands for it."""
+        hit = [damaged for damaged in log.damaged if damaged.offset < position and damaged.end > start]
+        if not hit:
+            return records, position
+        first = min(hit, key=lambda damaged: damaged.offset)
+        if before := [record for record in records if record.offset < first.offset]:
+            return before, first.offset
+        note = replace(first, offset=max(first.offset, start))
+        if not (self._notes_corrupt or (self._notes_large and note.size is not None)):
+            raise (UnreadableBatchError if note.size is None else UnreadableRecordError)(str(note))
+        self._unreadable.append(note)
+        known = records[0]
+        if note.size is None:
+            return [known._replace(offset=note.offset, key=None, value=None, headers=[], timestamp=-1)], note.end
+        return [known._replace(value=(known.value or b"")[:CUT_BYTES], headers=[])], note.end
+
+    def position(self, partition: TopicPartition) -> int:
+        """Return the next offset that would be read."""
+        place = self._place(partition)
+        if place.position is None:
+            self._find_positions()
+        if place.position is None:
+            raise errors.KafkaTimeoutError(f"no position for {partition}")
+        return place.position
+
+    def _find_positions(self) -> None:
+        """Give every partition without a position one: the group's commit, else by ``auto_offset_reset``."""
+        for partition, place in self._places.items():
+            log = self._cluster.find_log(partition)
+            if place.position is not None or log is None:
+                continue
+            committed = self._group.offsets.get(partition) if self._group is not None else None
+            if committed is not None:
+                place.position = committed.offset
+            elif self._reset == "none":
+                raise errors.NoOffsetForPartitionError({partition})
+            elif partition not in self._cluster.leaderless:
+                place.position = log.readable_end(self._committed_only) if self._reset == "latest" else log.start
+
+    def seek(self, partition: TopicPartition, offset: int) -> None:
+        """Read on from ``offset``."""
+        if offset < 0:
+            raise ValueError("Offset must be int >= 0")
+        if partition not in self._places:
+            raise ValueError("Unassigned partition")
+        self._places[partition].position = offset
+
+    def pause(self, partitions: Collection[TopicPartition]) -> None:
+        """Return no records of these until resumed."""
+        for partition in partitions:
+            self._place(partition).paused = True
+
+    def resume(self, partitions: Collection[TopicPartition]) -> None:
+        """Undo ``pause``."""
+        for partition in partitions:
+            self._place(partition).paused = False
+
+    def paused(self) -> frozenset[TopicPartition]:
+        """Return what is paused."""
+        return frozenset(partition for partition, place in self._places.items() if place.paused)
+
+    def highwater(self, partition: TopicPartition) -> int | None:
+        """Return the end of the log as of the last fetch; None before the first."""
+        return self._place(partition).highwater
+
+    def connected(self) -> bool:
+        """Return whether the broker can be reached."""
+        return bool(self._cluster.is_up)
+
+    @property
+    def fetches(self) -> Fetches:
+        """What was fetched so far: a poll is one call, and it takes no time."""
+        return self._fetches
+
+    def take_aborted(self) -> Sequence[tuple[TopicPartition, int, int]]:
+        """Return what was passed since the last call because its transaction was aborted."""
+        found, self._aborted = self._aborted, []
+        return found
+
+    def gather(self, gathering: Gathering) -> None:
+        """Fetches take no time here."""
+
+    def tolerate(self, limits: Limits, *, large: bool = True, corrupt: bool) -> None:
+        """Note what is too large, and with ``corrupt`` what is damaged."""
+        self._notes_large, self._notes_corrupt = large, corrupt
+
+    def take_unreadable(self) -> Sequence[Unreadable]:
+        """Return what was noted since the last call."""
+        found, self._unreadable = self._unreadable, []
+        return found
+
+    # --- commits ---
+
+    def commit(self, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
+        """AcceptedCommit and wait for the broker's word.
+
+        Raises:
+            CommitFailedError: the group has thrown us out or gone on; the next poll says ``lost`` and joins again.
+            RebalanceInProgressError: we are between leaving one generation and entering the next.
+            FencedInstanceIdError: another process came under our instance id.
+            OffsetMetadataTooLargeError: a metadata string over 4,096 characters.
+        """
+        for sent in [each for each in self._cluster.sent_commits if each.sender is self]:
+            sent.arrive()
+        self._hand_answers_on()
+        if offsets:
+            self._remote("commit", lambda: self._request(offsets)())
+
+    def commit_async(
+        self, offsets: Mapping[TopicPartition, OffsetAndMetadata], answered: Answered | None = None
+    ) -> None:
+        """Send a commit; it arrives at once, or when a test lets it (``FakeKafka.holds_commits``)."""
+        self._hand_answers_on()
+        try:
+            request = self._request(offsets)
+        except errors.KafkaError as error:
+            self._answers.append((answered, error))
+            return
+        SentCommit(self._cluster, self, request, lambda error: self._answers.append((answered, error)))
+
+    def _hand_answers_on(self) -> None:
+        while self._answers:
+            answered, error = self._answers.popleft()
+            if answered is not None:
+                answered(error)
+
+    def _request(self, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> Callable[[], None]:
+        """Return what happens when a commit arrives that is sent now."""
+        group = self._need_group()
+        if self._wanted is not None and self._state == "unjoined":
+            raise errors.CommitFailedError()
+        if self._wanted is not None and self._state == "rebalancing":
+            raise errors.RebalanceInProgressError()
+        if not all(self._cluster.find_log(partition) for partition in offsets):
+            raise errors.KafkaTimeoutError(f"no such partition: {sorted(offsets)}")
+        self._cluster.tick()
+        self._thaw()
+        sender = self._member, self._generation, self._instance
+
+        def arrive() -> None:
+            try:
+                group.commit(offsets, *sender)
+            except (errors.UnknownMemberIdError, errors.IllegalGenerationError) as error:
+                if sender == (self._member, self._generation, self._instance):
+                    self._forget_membership()
+                raise errors.CommitFailedError(error) from None
+
+        return arrive
+
+    def committed(self, partitions: Collection[TopicPartition]) -> Mapping[TopicPartition, OffsetAndMetadata | None]:
+        """Return the group's commits with their metadata; read_committed, no transaction may be open that has some."""
+        group = self._need_group()
+
+        def committed() -> dict[TopicPartition, OffsetAndMetadata | None]:
+            held = self._cluster.held_commits(group) if self._committed_only else {}
+            if refused := sorted(held.keys() & set(partitions)):
+                raise errors.UnstableOffsetCommitError(refused)
+            return {tp: group.offsets.get(tp) for tp in partitions}
+
+        return self._remote("committed", committed)
+
+    # --- questions about the cluster ---
+
+    def beginning_offsets(self, partitions: Collection[TopicPartition]) -> Mapping[TopicPartition, int]:
+        """Return the lowest offset that is still in each log."""
+        return self._remote("beginning_offsets", lambda: {tp: self._cluster.led_log(tp).start for tp in partitions})
+
+    def end_offsets(self, partitions: Collection[TopicPartition]) -> Mapping[TopicPartition, int]:
+        """Return the end of each log (read_committed: the last stable offset)."""
+        return self._remote(
+            "end_offsets",
+            lambda: {tp: self._cluster.led_log(tp).readable_end(self._committed_only) for tp in partitions},
+        )
+
+    def offsets_for_times(self, timestamps_ms: Mapping[TopicPartition, int]) -> Mapping[TopicPartition, int | None]:
+        """Return the first offset with a timestamp at or after the one given; None where there is none."""
+        return self._remote(
+            "offsets_for_times",
+            lambda: {
+                tp: self._cluster.led_log(tp).first_since(since, committed_only=self._committed_only)
+                for tp, since in timestamps_ms.items()
+            },
+        )
+
+    def first_records(self, partitions: Collection[TopicPartition]) -> Mapping[TopicPartition, tuple[int, int]]:
+        """Return offset and timestamp in ms of the first record in each log; logs without a record are left out."""
+        logs = self._remote("first_records", lambda: {tp: self._cluster.led_log(tp) for tp in partitions})
+        firsts = {tp: log.read(log.start, 1, committed_only=self._committed_only)[0] for tp, log in logs.items()}
+        return {tp: (first.offset, first.timestamp) for tp, found in firsts.items() for first in found}
+
+    def partitions_for(self, topic: str) -> frozenset[int]:
+        """Return the topic's partitions; empty where it does not exist."""
+        return self._remote("partitions_for", lambda: frozenset(tp.partition for tp in self._cluster.partitions(topic)))
+
+    def topic_names(self) -> frozenset[str]:
+        """Return the names of all topics."""
+        return self._remote("topic_names", lambda: frozenset(self._cluster.topic_names()))
+
+    def topic_id(self, topic: str) -> str:
+        """Return Kafka's id of the topic; empty where unknown."""
+        return self.topic_ids([topic])[topic]
+
+    def topic_ids(self, topics: Collection[str]) -> Mapping[str, str]:
+        """Return Kafka's ids of several topics; empty where unknown."""
+        return self._remote("topic_id", lambda: {topic: self._cluster.topic_id(topic) for topic in topics})
+
+    def _remote(self, operation: str, action: Callable[[], T]) -> T:
+        """Run a call that a real client sends to the broker, with the faults that are due."""
+        if self._closed:
+            raise errors.IllegalStateError("the consumer is closed")
+        self._not_in_listener(operation)
+        return self._cluster.run_remote(operation, action)
+
+    def _not_in_listener(self, operation: str) -> None:
+        if self._in_listener:
+            raise RuntimeError(
+                f"{operation} cannot be called from a rebalance listener: it would wait for its own thread"
+            )
+
+    # --- the end ---
+
+    def membership(self) -> GroupMembership:
+        """Return what the group knows this member by."""
+        return GroupMembership(self._need_group().name, self._generation, self._member, self._instance)
+
+    def close(self, leave_group: bool = True) -> None:
+        """Stop without committing; the listener is told, as kafka-python does on close."""
+        if self._closed:
+            return
+        try:
+            if self._wanted is not None and self._places:
+                listener = self._listener_of()
+                self._notify(listener.on_partitions_lost if self._is_lost() else listener.on_partitions_revoked)
+        finally:
+            self._closed = True
+            self._places.clear()
+            self._stop(leave_group)

@@ -29,7 +29,7 @@ from downspout.sink import (
     read_entries,
     read_table,
 )
-from downspout.sink.log import commit_log as log_module
+from downspout.sink import log as log_module
 from tests.audit.test_audit_tampered import edit
 from tests.sink.support import sink, tup
 

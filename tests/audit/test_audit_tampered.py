@@ -17,7 +17,7 @@ from downspout.audit import AuditReport, visible_files
 from downspout.audit.audit import audit
 from downspout.errors import SinkError
 from downspout.sink import COMPACT, CommitLog, Layout, read_entries, to_document, wherever
-from downspout.sink.log import commit_log as log_module
+from downspout.sink import log as log_module
 from tests.sink.compaction_support import compact, flush, opened
 
 Change = Callable[[dict[str, Any]], object]

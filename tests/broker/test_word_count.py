@@ -23,7 +23,7 @@ ROOT = Path(__file__).resolve().parents[2]
 STAYS_BELOW = """
 import sys, time
 from downspout.cli import main
-from downspout.sink.log.commit_log import CommitLog
+from downspout.sink.log import CommitLog
 append, last = CommitLog.append, int(sys.argv.pop(1))
 def stay(log, entry):
     while entry.number >= last:

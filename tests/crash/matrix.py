@@ -37,8 +37,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from downspout.sink import SWEEP_AFTER_S, Layout, read_entries
-from downspout.sink.log import commit_log as log
+from downspout.sink import SWEEP_AFTER_S, Layout, log, read_entries
 from tests.crash import words
 from tests.crash.world import GROUP, LATER, LOG, Life, Violation, World
 from tests.machine import LOSSES, Loss, Step

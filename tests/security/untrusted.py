@@ -20,14 +20,14 @@ from downspout.dead_letters import (
     identity_of,
     parse_dead_letter,
 )
-from downspout.dead_letters.claims import PREFIX as REPLAY
+from downspout.dead_letters.replay import PREFIX as REPLAY
 from downspout.errors import ConfigError
 from downspout.kafka import FastPathMiss, batches
 from downspout.kafka import decode as decode_batches
 from downspout.kafka.columns.batch import WireBatch
 from downspout.ledger import Isolation, Origin, author_for_another_topic, decode, encode
 from downspout.sink import COMPACT, FENCE, REBUILD, Coverage, DataFile, DirectoryState, Entry, Stream, to_document
-from downspout.sink.log.entry import from_document
+from downspout.sink.log_entry import from_document
 from downspout.spark import from_json, parse_options
 from downspout.spark.source_offsets import parse_skips
 

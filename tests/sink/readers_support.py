@@ -23,7 +23,7 @@ from downspout.sink import (
     wherever,
 )
 from downspout.sink.layout import data_name, move
-from downspout.sink.readers.snapshot import snapshot
+from downspout.sink.snapshot import snapshot
 
 
 def append(log: CommitLog, kind: str, **fields: Any) -> None:

@@ -28,8 +28,7 @@ from downspout.sink import (
     read_entries,
     to_document,
 )
-from downspout.sink.log.commit_log import CHECKPOINT_EVERY
-from downspout.sink.log.history import WRITERS_MAX
+from downspout.sink.log import CHECKPOINT_EVERY, WRITERS_MAX
 
 STREAM = Stream("t", "id", 0, "")
 

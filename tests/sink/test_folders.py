@@ -21,7 +21,7 @@ from downspout.run import topology_check as check
 from downspout.settings import SETTINGS, folders
 from downspout.settings.folders import local_path
 from downspout.sink import read_entries, read_table, take_snapshot
-from downspout.sink.readers.snapshot import snapshot
+from downspout.sink.snapshot import snapshot
 from downspout.testing import run_topology
 from spouts.kafka import KafkaSpout
 from tests.sink.support import sink

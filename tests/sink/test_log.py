@@ -19,8 +19,8 @@ from hypothesis import strategies as st
 
 from downspout.errors import SinkError
 from downspout.sink import FENCE, CommitLog, Coverage, DataFile, Disk, Entry, Layout, Stream, read_entries
-from downspout.sink.log.commit_log import FencedError
-from downspout.sink.log.entry import checksum_of
+from downspout.sink.log import FencedError
+from downspout.sink.log_entry import checksum_of
 
 STREAM = Stream("t", "id", 0, "")
 

@@ -17,9 +17,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from downspout.errors import ConfigError, SinkError
-from downspout.sink import CommitLog, DataFile, Disk, Layout, wherever
-from downspout.sink.log import commit_log
-from downspout.sink.readers.log_stream import Follower, Position, files_before
+from downspout.sink import CommitLog, DataFile, Disk, Layout, log, wherever
+from downspout.sink.log_stream import Follower, Position, files_before
 from downspout.testing import Killed
 from tests.disks import SteppedDisk
 from tests.sink.readers_support import compact, delete_replaced, fence, start_anew
@@ -61,7 +60,7 @@ class Streams(RuleBasedStateMachine):
         self.folder = Path(tempfile.mkdtemp(prefix="downspout-streams-"))
         self.directory = self.folder / "sink"
         self.patch = pytest.MonkeyPatch()
-        self.patch.setattr(commit_log, "CHECKPOINT_EVERY", 3)
+        self.patch.setattr(log, "CHECKPOINT_EVERY", 3)
         self.flushed = 0
         self.read: list[int] = []
         self.position = Position()

@@ -22,7 +22,7 @@ from downspout.audit.audit import audit
 from downspout.errors import ConfigError, SinkError
 from downspout.settings import ObjectPath
 from downspout.sink import CommitLog, Compactor, ObjectStore, read_table, storage_of
-from downspout.sink.readers.snapshot import snapshot
+from downspout.sink.snapshot import snapshot
 from downspout.testing import run_topology
 from spouts.kafka import KafkaSpout
 from tests.sampling import WHOLE

@@ -21,7 +21,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from downspout.sink import Layout, View, read_entries, wherever
-from downspout.sink.readers.snapshot import snapshot
+from downspout.sink.snapshot import snapshot
 from downspout.testing import Killed
 from tests.disks import SteppedDisk
 from tests.sink.compaction_support import compact, flush, opened, write

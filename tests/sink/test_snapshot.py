@@ -24,7 +24,7 @@ from hypothesis import strategies as st
 from bolts.parquet import ParquetBolt
 from downspout.errors import ConfigError, SinkError
 from downspout.sink import CommitLog, Disk, Layout, hive, read_table, take_snapshot, wherever
-from downspout.sink.readers.snapshot import snapshot
+from downspout.sink.snapshot import snapshot
 from downspout.testing import Killed, VirtualClock
 from tests.disks import SteppedDisk
 from tests.sink.readers_support import compact, delete_replaced, seen, start_anew
@@ -257,7 +257,7 @@ def test_a_snapshot_is_removed_after_an_error(tmp_path: Path) -> None:
 def test_what_a_killed_reader_leaves_harms_nobody(tmp_path: Path) -> None:
     """A snapshot whose process died keeps its rows, under a name that tells the time, and no reader sees it."""
     write(tmp_path, 0)
-    program = "import os, sys, downspout.sink.readers.snapshot as s; s.take_snapshot(sys.argv[1]); os._exit(9)"
+    program = "import os, sys, downspout.sink.snapshot as s; s.take_snapshot(sys.argv[1]); os._exit(9)"
     killed = subprocess.run([sys.executable, "-c", program, str(tmp_path)], check=False)
     assert killed.returncode == 9
     (left,) = Layout(tmp_path).snapshots.iterdir()

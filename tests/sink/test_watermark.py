@@ -16,8 +16,8 @@ from bolts.aggregate import AggregateBolt
 from downspout.errors import ConfigError, TopologyError
 from downspout.ledger import Origin
 from downspout.sink import CommitLog, Compactor, DirectoryState, read_entries, read_table
-from downspout.sink.log.entry import EventTimes
-from downspout.sink.log.watermark import Watermark
+from downspout.sink.log_entry import EventTimes
+from downspout.sink.windows import Watermark
 from downspout.testing import VirtualClock
 from tests.sink.support import sink, tup
 

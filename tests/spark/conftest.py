@@ -10,8 +10,7 @@ import pytest
 
 from downspout.broker import EmbeddedKafka
 from downspout.kafka import KafkaCluster
-from downspout.spark import register, spark_session
-from downspout.spark.cluster import bundle
+from downspout.spark import register, spark_session, submit
 from tests.spark.cluster.clustered import make_project
 from tests.spark.source_support import Bench
 from tests.spark.standalone import Cluster, standalone_cluster
@@ -46,5 +45,5 @@ def packed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A project with modules in topologies/ and in src/, packed; the folder has nothing else."""
     project = tmp_path_factory.mktemp("packed")
     make_project(project)
-    bundle.write(project / "clustered.tar.gz", project)
+    submit.write_bundle(project / "clustered.tar.gz", project)
     return project / "clustered.tar.gz"

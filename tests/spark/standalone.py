@@ -19,7 +19,7 @@ from pathlib import Path
 
 import pyspark
 
-from downspout.spark.cluster import submit
+from downspout.spark import submit
 from downspout.system import birth, python_name
 from downspout.system.java import for_spark, java
 from downspout.system.process import start_watchdog, stop_watchdog

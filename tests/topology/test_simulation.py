@@ -33,11 +33,9 @@ from downspout.storm.groups import members
 from downspout.system.process import send_signal
 from downspout.testing import ProducedRecord, Scenario, simulate
 from downspout.testing.simulation import SimulationError
-from downspout.testing.simulation.faults import Faults
-from downspout.testing.simulation.plan import KINDS, Step, draw
+from downspout.testing.simulation.faults import KINDS, Faults, Step, draw
 from downspout.testing.simulation.process import SimulatedProcess
-from downspout.testing.simulation.run import plan_of, run_seed
-from downspout.testing.simulation.soak import load_scenarios, soak
+from downspout.testing.simulation.run import load_scenarios, plan_of, run_seed, soak
 from downspout.testing.simulation.verdict import SinkRows, judge
 from spouts.kafka import KafkaSpout
 from tests.sampling import WHOLE, sample

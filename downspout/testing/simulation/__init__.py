@@ -10,7 +10,7 @@ See docs/how-to/test-a-topology.md.
 
 from __future__ import annotations
 
-from downspout.testing.simulation.plan import KINDS
+from downspout.testing.simulation.faults import KINDS
 from downspout.testing.simulation.run import Outcome, Scenario, SimulationError, simulate
 from downspout.testing.simulation.sources import Message, ProducedRecord
 

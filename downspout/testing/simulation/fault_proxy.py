@@ -32,8 +32,7 @@ from downspout.kafka.port import (
     TopicState,
 )
 from downspout.sink.storage import Disk
-from downspout.testing.fake_consumer import FakeConsumer
-from downspout.testing.fake_kafka import FakeKafka
+from downspout.testing.fake_kafka import FakeConsumer, FakeKafka
 from downspout.testing.fake_producer import FakeProducer, FakeTransactionalProducer
 
 __all__ = ["Connection", "FaultyDisk", "Killed", "Living", "SharedFolder", "WatchedDisk", "places"]

@@ -26,14 +26,12 @@ from downspout.engine.graph import Graph
 from downspout.errors import BrokerError, ComponentError, DownspoutError, StoreAwayError, TakenOverError
 from downspout.testing.fake_group import AcceptedCommit
 from downspout.testing.fake_kafka import FakeKafka
-from downspout.testing.simulation.batches import SharedBatches, is_of_batches
 from downspout.testing.simulation.fault_proxy import Killed, SharedFolder
-from downspout.testing.simulation.faults import Faults
-from downspout.testing.simulation.plan import FaultPlan, Step
+from downspout.testing.simulation.faults import FaultPlan, Faults, Step
 from downspout.testing.simulation.process import SimulatedProcess
-from downspout.testing.simulation.sources import Maker, ProducedRecord, Sources
+from downspout.testing.simulation.sources import Maker, ProducedRecord, SharedBatches, Sources, is_of_batches
 from downspout.testing.simulation.store import Bucket
-from downspout.testing.simulation.time import Trace, WorldClock
+from downspout.testing.virtual_clock import Trace, WorldClock
 
 __all__ = ["World"]
 

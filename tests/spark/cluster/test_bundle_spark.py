@@ -13,7 +13,7 @@ import pytest
 
 from downspout.cli import main
 from downspout.errors import ConfigError, MissingExtraError
-from downspout.spark.cluster import bundle
+from downspout.spark import submit
 from tests.command import BASE_PYTHON
 
 
@@ -44,7 +44,7 @@ def project(tmp_path: Path) -> Path:
 
 
 def places(project: Path, *added: str) -> set[str]:
-    return {place for place, _ in bundle.project_files(project, map(Path, added))}
+    return {place for place, _ in submit.project_files(project, map(Path, added))}
 
 
 def test_a_projects_modules_are_packed_as_they_are_imported(project: Path) -> None:
@@ -73,17 +73,17 @@ def test_a_bare_python_imports_all_of_it(project: Path, monkeypatch: pytest.Monk
     assert main(["spark", "bundle", "topologies/t.py"]) == 0
     elsewhere = project.parent / "elsewhere"
     with tarfile.open("t.tar.gz") as archive:
-        archive.extractall(elsewhere / bundle.FOLDER, filter="data")
+        archive.extractall(elsewhere / submit.FOLDER, filter="data")
     code = (
         "import topologies.t, beside, bolts.shout, words, downspout.spouts.kafka, downspout.bolts.parquet, pandas\n"
         "import importlib.util, downspout.engine.loop\n"
         "print(downspout.__file__, importlib.util.find_spec('pyspark'))"
     )
-    bare = {"PATH": "/usr/bin:/bin", "PYTHONPATH": bundle.EXECUTOR_PATH}
+    bare = {"PATH": "/usr/bin:/bin", "PYTHONPATH": submit.EXECUTOR_PATH}
     python = [BASE_PYTHON, "-s", "-P", "-c", code]
     said = subprocess.run(python, env=bare, cwd=elsewhere, capture_output=True, text=True, check=False)
     assert said.stdout == f"{elsewhere}/environment/downspout/__init__.py None\n", said.stderr
-    readme = (elsewhere / bundle.FOLDER / "README").read_text(encoding="utf-8")
+    readme = (elsewhere / submit.FOLDER / "README").read_text(encoding="utf-8")
     assert readme.startswith(f"Python {sys.version_info[0]}.{sys.version_info[1]}, ")
     assert "\npyarrow " in readme
     assert "\njdk4py " not in readme
@@ -159,7 +159,7 @@ def test_what_executors_cannot_import_is_said_before_the_work(
         written.append(target.name)
         yield Nothing()
 
-    monkeypatch.setattr(bundle, "archive", archive)
+    monkeypatch.setattr(submit, "archive", archive)
     code = main(["spark", "bundle", "topologies/t.py"])
     text = capsys.readouterr().err
     assert said.replace("shouting", name) in text

@@ -14,7 +14,7 @@ import pytest
 from downspout.broker import EmbeddedKafka
 from downspout.errors import MissingExtraError
 from downspout.kafka import KafkaCluster
-from downspout.spark.cluster import submit
+from downspout.spark import submit
 from tests.spark.standalone import LOCAL_CLUSTER, Cluster, driver_environment, forget_environments
 
 # `make test` has a topology on executors without our packages, and test_source_batch.py has a batch on a cluster.

@@ -12,8 +12,7 @@ import pytest
 from downspout.cli import build_parser, main
 from downspout.cli.spark import split
 from downspout.errors import ConfigError, MissingExtraError
-from downspout.spark import check_pyspark
-from downspout.spark.cluster import submit
+from downspout.spark import check_pyspark, submit
 from downspout.system import java, python_name
 
 TOPOLOGY = "topologies/word_count.py"
@@ -177,7 +176,7 @@ sys.exit(driver.wait())
 TOLD = """\
 import signal, sys
 from pathlib import Path
-from downspout.spark.cluster.submit import write_driver_file
+from downspout.spark.submit import write_driver_file
 def end(number, frame):
     Path(sys.argv[1]).write_text("signalled")
     sys.exit(128 + number)
@@ -189,7 +188,7 @@ signal.pause()
 
 SUBMITTING = """\
 import os, sys
-from downspout.spark.cluster import submit
+from downspout.spark import submit
 sys.exit(submit.run([sys.executable, "-c", *sys.argv[1:]], dict(os.environ)))
 """
 

@@ -14,8 +14,8 @@ from bolts.aggregate import AggregateBolt
 from bolts.parquet import ParquetBolt
 from downspout.audit.audit import audit
 from downspout.sink import Layout, hive, is_visible
-from downspout.sink.readers.snapshot import snapshot
 from downspout.sink.recovery import SPARK_LOG
+from downspout.sink.snapshot import snapshot
 from tests.sink.compaction_support import compact, flush
 from tests.sink.support import sink, tup, write_rows
 

@@ -20,9 +20,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from downspout.errors import ConfigError
-from downspout.sink.columns.window import END, LATE, START, Window
 from downspout.sink.convert import TIMESTAMP
 from downspout.sink.schema import Columns, rejoin
+from downspout.sink.windows import END, LATE, START, Window
 
 FUNCTIONS = ("sum", "min", "max", "count")
 FINISHERS = {"count": "sum", "sum": "sum", "min": "min", "max": "max"}

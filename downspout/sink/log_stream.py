@@ -18,9 +18,8 @@ from pathlib import Path
 from typing import Any
 
 from downspout.errors import ConfigError, SinkError
-from downspout.sink.log.commit_log import CommitLog, read_entries
-from downspout.sink.log.entry import COMPACT, FLUSH, DataFile, Entry
-from downspout.sink.log.history import DirectoryState
+from downspout.sink.log import CommitLog, DirectoryState, read_entries
+from downspout.sink.log_entry import COMPACT, FLUSH, DataFile, Entry
 from downspout.sink.storage import Storage
 
 AFRESH = "start over with another checkpoint, and another output"

@@ -1,1 +1,0 @@
-"""Columns: what is declared, how values become Arrow arrays, and how rows become Parquet files."""

@@ -1,1 +1,0 @@
-"""Readers that go through the commit log: snapshots, Arrow tables, and streams."""
