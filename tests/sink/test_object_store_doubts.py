@@ -199,6 +199,8 @@ def test_a_name_with_body_in_it_is_no_torn_answer() -> None:
     assert not isinstance(as_os_error("get", TOP, error), TornError)
     error = refused.GenericError("HTTP error: request or response body error")
     assert isinstance(as_os_error("get", TOP, error), TornError)
+    error = refused.GenericError("Got invalid DeleteObjects response: syntax error: tag not closed")
+    assert isinstance(as_os_error("delete", TOP, error), TornError)
 
 
 @pytest.mark.parametrize("text", [" s3://bucket/out", "s3://bucket/out\n"])
