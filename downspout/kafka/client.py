@@ -417,11 +417,9 @@ class KafkaCluster(Cluster):
 
     def delete_groups(self, groups: Collection[str]) -> list[str]:
         """Delete consumer groups with their commits; return those that have members still, and so stay."""
-        with self._admin() as admin:
-            try:
-                found = admin.delete_groups(list(groups)) if groups else {}
-            except errors.KafkaError as error:
-                raise BrokerError(f"{', '.join(groups)} cannot be deleted: {_brief(error)}") from error
+        if not groups:
+            return []
+        found = self._ask_again(", ".join(groups), lambda admin: admin.delete_groups(list(groups)))
         left = [group for group, answer in found.items() if answer == "NonEmptyGroupError"]
         for group, answer in found.items():
             if answer not in ("OK", "NonEmptyGroupError", "GroupIdNotFoundError"):

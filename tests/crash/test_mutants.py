@@ -85,7 +85,7 @@ def replaces_entries(sink: Any) -> None:
 
 
 def syncs_only_new_folders(self: Any) -> None:
-    for folder in (self.directory / OURS, self.log.begin().log):
+    for folder in (self.directory / OURS, self.log.folder):
         new = [place for place in [folder, *folder.parents] if not place.exists()]
         self.disk.make_folder(folder)
         for place in new:

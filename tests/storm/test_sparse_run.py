@@ -106,7 +106,8 @@ def test_flight_delays_writes_what_the_local_engine_writes(
     place.audit_flights(FLIGHTS)
     command = [sys.executable, "-m", "downspout", "run", str(ROOT / "topologies" / "flight_delays.py")]
     command += ["--until", "end", "--set", "kafka.group=locally"]
-    subprocess.run(command, cwd=tmp_path, env=place.environment(), check=True, capture_output=True)
+    done = subprocess.run(command, cwd=tmp_path, env=place.environment(), capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
     for name, keys in {"flights": [], "route_delays": ["route", "hour"]}.items():
         assert rows(place.project / "output" / name, keys) == rows(tmp_path / "output" / name, keys)
 
