@@ -23,8 +23,7 @@ from bench.harness import BenchError, Options, begin, load, machine, save, say
 from bench.peers.flights_parquet import document
 from bench.shapes import Shape, shapes_of
 from bolts.parse import split_fields
-from downspout.parse.json import JsonParser
-from downspout.parse.paths import Paths, parse_path
+from downspout.parse.json import JsonParser, Paths, parse_path
 from downspout.sink.schema import Columns
 
 CORRUPT = (b"not JSON", b'"dep_delay":9999999999', b'"dep_delay":"late"')

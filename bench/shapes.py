@@ -22,7 +22,7 @@ import pyarrow as pa
 
 from bench.flights import flight_rows
 from bench.peers.flights_parquet import FLIGHT, schema
-from downspout.parse.paths import parse_path
+from downspout.parse.json import parse_path
 
 Row = dict[str, Any]
 Made = tuple[bytes, Row]  # the value of a record, and the row that it becomes

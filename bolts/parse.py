@@ -15,7 +15,7 @@ nulls: then null values are filtered, with one warning.
 
 ``field=key`` gives a field another name than its key. A key called ``origin`` needs that, because the field of this
 name carries the row's identity: ``fields=["carrier", "from_airport=origin"]``. The key may be a path to a nested value:
-``user_id=user.id``, ``first_sku=items[0].sku`` (:mod:`downspout.parse.paths`).
+``user_id=user.id``, ``first_sku=items[0].sku`` (:mod:`downspout.parse.json`).
 
 Without ``types`` a field keeps the type that it has in the JSON. With ``types`` each field has the type of a sink's
 column (``{"dep_delay": "int16"}``), and whole chunks are parsed at once, with the same result as record by record.
@@ -24,7 +24,8 @@ Without them a chunk is taken apart into records.
 CsvParseBolt does the same with one line of RFC 4180, without a header. Its ``fields`` are those of the line, in order,
 with ``-`` for one to leave out. Without ``types`` they are text, and an empty one is None (``downspout/parse/csv.py``).
 
-RegistryParseBolt does the same with values that were written with a schema registry (``downspout/parse/registry.py``).
+RegistryParseBolt does the same with values that were written with a schema registry
+(``downspout/parse/registry_client.py``).
 """
 
 from __future__ import annotations
@@ -45,10 +46,9 @@ from downspout.ledger.origin import Origin
 from downspout.origins import origin_at
 from downspout.parse.avro import read_schema
 from downspout.parse.csv import SKIPPED, CsvParser, fields_of
-from downspout.parse.json import JsonParser, parse_objects, read_object
+from downspout.parse.json import JsonParser, Paths, parse_objects, parse_path, read_object
 from downspout.parse.parser import ChunkParser, read_some
-from downspout.parse.paths import Paths, parse_path
-from downspout.parse.registry import Documents, Registry, RegistryParser, read_fields
+from downspout.parse.registry_client import Documents, Registry, RegistryParser, read_fields
 from downspout.parse.rejects import REJECT_FIELDS, REJECTS, Rejects
 from downspout.settings.options import ParseOptions
 from downspout.settings.secrets import with_secrets

@@ -31,9 +31,8 @@ from downspout.settings.options import SqlOptions
 from downspout.settings.secrets import with_secrets
 from downspout.sink.identity import check_names
 from downspout.sink.row_sink import Batch, FlushResult, RowSink
-from downspout.sql import settings as sql_settings
-from downspout.sql.columns import check_complete, columns_of, create_statement
-from downspout.sql.writer import RowsRefusedError, SqlWriter
+from downspout.sql.sql_writer import RowsRefusedError, SqlWriter
+from downspout.sql.table import DATABASE, PASSWORD, check, check_complete, columns_of, create_statement
 
 logger = logging.getLogger("downspout.sql")
 
@@ -71,7 +70,7 @@ class SqlBolt(RowSink):
     @classmethod
     def outputs_of(cls, config: Mapping[str, Any]) -> list[Any]:
         """Return that nothing is emitted, once the settings have proved to be right."""
-        sql_settings.check(config)
+        check(config)
         return []
 
     def initialize(self, storm_conf: Mapping[str, Any], context: Mapping[str, Any]) -> None:
@@ -84,13 +83,13 @@ class SqlBolt(RowSink):
         """
         conf = with_secrets(storm_conf)
         self.read_settings(conf)
-        sql_settings.check(conf)
+        check(conf)
         settings = self.settings
         database = open_database(
-            of_project_url(settings["database"], sql_settings.DATABASE, storm_conf),
-            sql_settings.DATABASE,
+            of_project_url(settings["database"], DATABASE, storm_conf),
+            DATABASE,
             password=settings["password"],
-            password_setting=sql_settings.PASSWORD,
+            password_setting=PASSWORD,
             wait_s=self.lock_wait_s,
         )
         # The columns are in the database, and the inputs that carry origins are known by the columns: so the writer

@@ -11,7 +11,7 @@
 
 It holds the tuples of each batch, and applies them at the batch's commit: in the order of the transactions, and all of
 a task's share in one transaction of the database. How a value is stored, and so what a repeated batch does to it, is
-the state's kind (``downspout/batches/core/values.py``): ``opaque``, ``transactional`` or ``non_transactional``.
+the state's kind (``downspout/batches/core/state_values.py``): ``opaque``, ``transactional`` or ``non_transactional``.
 
 It emits ``(attempt, key …, value)`` for each key that a batch has changed. ``state.update`` says how values change: by
 name (``count``, ``sum:field``), or a function or class of yours (``downspout/batches/updates.py``). For all else a
@@ -35,7 +35,7 @@ from streamparse.dsl.bolt import ShellBoltSpec
 
 from downspout.batches.core.held import Held
 from downspout.batches.core.protocol import ATTEMPT, BATCH, COMMIT, CONTROL, FIRST_TXID, MICRO_BATCHES, SUCCESS, Attempt
-from downspout.batches.core.values import Commit, ForeignValueError, StateKind
+from downspout.batches.core.state_values import Commit, ForeignValueError, StateKind
 from downspout.batches.stores import BatchStoreError, Key, StateContext, check_state_store, open_state_store
 from downspout.batches.updates import (
     StateInput,

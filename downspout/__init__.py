@@ -54,7 +54,7 @@ def _database(location: str, context: StoreContext) -> OffsetStore:
 
 
 def _zookeeper(location: str, context: StoreContext) -> OffsetStore:
-    from downspout.offsets.stores.zookeeper import open_zookeeper_store
+    from downspout.offsets.stores.zookeeper_store import open_zookeeper_store
 
     return open_zookeeper_store(location, context)
 

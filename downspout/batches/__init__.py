@@ -4,9 +4,9 @@
 ports.
 
 To change which offsets are in a batch (batch ranges): emitting.py
-To change where a partition starts in a batch: reading.py
+To change where a partition starts in a batch: batch_reader.py
 To change when a batch begins and commits: core/coordinator.py
-To change what a repeated batch does to a value: core/values.py
+To change what a repeated batch does to a value: core/state_values.py
 To change when a late attempt is refused: sql_state.py
 """
 
@@ -23,7 +23,7 @@ __getattr__, __all__ = offered(
         "core.coordinator": "Action Coordinator EmitBatch EmitCommit Store",
         "core.held": "EmitterBatches Held",
         "core.protocol": "BATCH COMMIT CONTROL FIELDS SUCCESS Attempt BatchRange CoordinatorState",
-        "core.values": "Base Commit StateKind",
+        "core.state_values": "Base Commit StateKind",
         "stores": (
             "StaleAttemptError "
             "Key "

@@ -16,6 +16,7 @@ from typing import Any, Protocol
 
 from kafka import errors
 
+from downspout.batches.batch_reader import goes_on, ids_of
 from downspout.batches.core.coordinator import Action, Coordinator, EmitBatch, EmitCommit, Status, Store
 from downspout.batches.core.protocol import (
     BATCH,
@@ -27,7 +28,6 @@ from downspout.batches.core.protocol import (
     of_message_id,
     partition_id,
 )
-from downspout.batches.reading import goes_on, ids_of
 from downspout.batches.setup import BatchSetup
 from downspout.batches.stores import BatchStore, BatchStoreError
 from downspout.errors import ComponentError, coordinates

@@ -9,7 +9,7 @@ from the store. If neither knows it, because the process was restarted between t
 batches may overlap in memory; but the commit of the first then finds a task that has not seen its beginning, fails,
 and all later ones are given up with it.
 
-A range names Kafka's id of its topic (see ``downspout.batches.reading``). The id is asked for before the logs are, and
+A range names Kafka's id of its topic (see ``batch_reader``). The id is asked for before the logs are, and
 again when records were read. If it is another one by then, they may be of either topic, and the attempt fails.
 """
 
@@ -21,9 +21,9 @@ from typing import Any, TypeAlias
 
 from kafka import errors
 
+from downspout.batches.batch_reader import BatchLimits, BatchReader, BatchStarts, Logs, ids_of, logs_one_by_one
 from downspout.batches.core.held import EmitterBatches
 from downspout.batches.core.protocol import Attempt, BatchRange, partition_id, share
-from downspout.batches.reading import BatchLimits, BatchReader, BatchStarts, Logs, ids_of, logs_one_by_one
 from downspout.batches.setup import BatchSetup
 from downspout.batches.stores import BatchStore, PartitionId
 from downspout.clock import Clock

@@ -6,7 +6,7 @@ the tasks of one attempt. So a later attempt begins only when what earlier ones 
 them is stored.
 
 Keys and values are JSON: ``["the"]`` and ``[3, 120, 118]`` in the form of the state's kind
-(``downspout/batches/core/values.py``).
+(``downspout/batches/core/state_values.py``).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from contextlib import closing, contextmanager
 from typing import Any
 
 from downspout.batches.core.protocol import Attempt
-from downspout.batches.core.values import StateKind
+from downspout.batches.core.state_values import StateKind
 from downspout.batches.stores import BatchStoreError, Key, StaleAttemptError, StateContext, check_meaning
 from downspout.offsets.stores.database import (
     Database,

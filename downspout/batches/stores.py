@@ -13,7 +13,7 @@ from typing import Any, Protocol, TypeAlias, TypeVar
 
 from downspout import registry
 from downspout.batches.core.protocol import Attempt, BatchRange, CoordinatorState
-from downspout.batches.core.values import StateKind
+from downspout.batches.core.state_values import StateKind
 from downspout.errors import BrokerError, ConfigError, TakenOverError
 from downspout.formatting import nearest_url
 from downspout.kafka.port import TopicPartition
@@ -124,7 +124,7 @@ class StateTransaction(Protocol):
     """What one task does to a state in one attempt: all of it is stored, or nothing."""
 
     def read(self, keys: Collection[Key]) -> Mapping[Key, Any]:
-        """Return the stored form of each key that is there (``downspout.batches.core.values``). O(keys)."""
+        """Return the stored form of each key that is there (``downspout.batches.core.state_values``). O(keys)."""
 
     def replaced(self) -> Mapping[Key, Any]:
         """Return the keys that earlier attempts of this transaction have stored, with their stored forms.

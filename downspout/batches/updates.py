@@ -25,7 +25,7 @@ from operator import itemgetter
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
 from downspout.batches.core.protocol import ATTEMPT, CONTROL, Attempt
-from downspout.batches.core.values import Commit, StateKind
+from downspout.batches.core.state_values import Commit, StateKind
 from downspout.batches.stores import Key, StateStore, StateTransaction
 from downspout.errors import ConfigError
 from downspout.formatting import nearest

@@ -2,7 +2,7 @@
 
 To change how JSON is parsed in columns: json.py
 To change how Avro and Protobuf are: binary_columns.py
-To change how schemas are fetched: registry.py
+To change how schemas are fetched: registry_client.py
 To change when a record is rejected: rejects.py
 """
 
@@ -14,9 +14,8 @@ __getattr__, __all__ = offered(
     __name__,
     {
         "chunk_bolt": "ChunkBolt",
-        "json": "parse_object",
-        "paths": "Paths",
-        "registry": "Documents",
+        "json": "Paths parse_object",
+        "registry_client": "Documents",
         "rejects": "REJECT_FIELDS",
         "binary_columns": "Schema",
     },

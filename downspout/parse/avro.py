@@ -23,7 +23,7 @@ import pyarrow as pa
 from downspout.errors import ConfigError, MissingExtraError
 from downspout.parse.binary_columns import TYPES_MAX, BinaryColumns, Cursor, Decoder, Found, Leaf, Schema, zigzag
 from downspout.parse.columns import Mask
-from downspout.parse.paths import Path
+from downspout.parse.json import Path
 
 _VALUE = "downspout_value"
 PRECISION_MAX = 1_000  # Digits of a decimal; a type that declares more is read as its bytes

@@ -22,7 +22,7 @@ import pyarrow as pa
 from downspout.errors import USER_ERRORS
 from downspout.parse.columns import Ints, Mask, convert, nulls
 from downspout.parse.flat import Block, Words, numbers_of, utf8
-from downspout.parse.paths import Path
+from downspout.parse.json import Path
 from downspout.sink.schema import Column
 
 Found = dict[Path, tuple[Any, Mask]]

@@ -20,7 +20,7 @@ import pyarrow as pa
 from downspout.errors import MissingExtraError
 from downspout.parse.binary_columns import TYPES_MAX, BinaryColumns, Cursor, Decoder, Found, Leaf, Schema, zigzag
 from downspout.parse.columns import MOMENT_MAX_US, MOMENT_MIN_US, Ints, Mask
-from downspout.parse.paths import Path
+from downspout.parse.json import Path
 
 _FIRST = (0,)
 _MAIN = "downspout_value.proto"

@@ -19,8 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from downspout.errors import ConfigError
-from downspout.parse.json import JsonParser
-from downspout.parse.paths import JSON_NAMES, Paths
+from downspout.parse.json import JSON_NAMES, JsonParser, Paths
 from downspout.sink.schema import Columns
 
 DEPTH_MAX = 8

@@ -19,7 +19,7 @@ from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
 from downspout.batches.core.protocol import Attempt
-from downspout.batches.core.values import Commit, StateKind
+from downspout.batches.core.state_values import Commit, StateKind
 from downspout.batches.stores import Key, StateContext, open_state_store
 from downspout.batches.updates import (
     Update,

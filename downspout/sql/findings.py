@@ -12,7 +12,7 @@ from downspout.offsets.stores.sql import open_database
 from downspout.settings.folders import of_project_url
 from downspout.sink.findings import without_origin
 from downspout.sink.row_sink import too_old
-from downspout.sql.settings import DATABASE, PASSWORD, check
+from downspout.sql.table import DATABASE, PASSWORD, check
 
 
 def findings(graph: Graph, settings: Settings) -> Iterator[Finding]:

@@ -15,7 +15,7 @@ from typing import Any
 
 from downspout import registry
 from downspout.batches.core.protocol import Attempt, BatchRange, CoordinatorState
-from downspout.batches.core.values import StateKind
+from downspout.batches.core.state_values import StateKind
 from downspout.batches.stores import (
     BatchIdInUseError,
     BatchStoreContext,

@@ -11,8 +11,8 @@ from streamparse import Grouping, Topology
 
 from bolts.state import StateBolt
 from downspout.batches import BatchStoreError, StaleCoordinatorError
+from downspout.batches.batch_reader import BatchStarts, Logs
 from downspout.batches.coordinating import KafkaSource
-from downspout.batches.reading import BatchStarts, Logs
 from downspout.errors import BrokerError, ComponentError, ConfigError, DataLossError
 from downspout.kafka import TopicPartition
 from downspout.settings import parse_scope

@@ -101,7 +101,7 @@ def forgetful(patch: pytest.MonkeyPatch) -> None:
 def without_txid(patch: pytest.MonkeyPatch) -> None:
     """Apply a batch to whatever is stored, as if no attempt had been before."""
     patch.setattr(
-        "downspout.batches.core.values.base",
+        "downspout.batches.core.state_values.base",
         lambda kind, stored, txid: Base(None if stored is None else stored[1]),
     )
 

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from kafka import errors
 
-from downspout.batches.reading import BatchLimits, BatchReader
+from downspout.batches.batch_reader import BatchLimits, BatchReader
 from downspout.clock import SYSTEM_CLOCK
 from downspout.kafka import TopicPartition
 from downspout.testing import FakeKafka

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from downspout.batches import Attempt, Base, Commit, Coordinator, CoordinatorState, StateKind
-from downspout.batches.core.values import ForeignValueError, base
+from downspout.batches.core.state_values import ForeignValueError, base
 
 TRANSACTIONAL, OPAQUE = StateKind.TRANSACTIONAL, StateKind.OPAQUE
 

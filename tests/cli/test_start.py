@@ -53,7 +53,7 @@ NEEDLESS = {
     "duckdb", "polars", "pyspark", "sqlite3", "obstore", "fastavro", "google.protobuf", "prometheus_client",
     "starlette", "uvicorn", "downspout.web.page", "downspout.export.server", "downspout.export.otel",
     "downspout.storm", "downspout.spark",
-    "downspout.audit", "downspout.broker", "downspout.compare", "downspout.testing", "downspout.sql.writer",
+    "downspout.audit", "downspout.broker", "downspout.compare", "downspout.testing", "downspout.sql.sql_writer",
     "downspout.dead_letters.replay", "rich.console",
 }  # fmt: skip
 

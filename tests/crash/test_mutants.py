@@ -61,13 +61,13 @@ def appends(self: Any, staged: Any, coverage: Any) -> bool:
     return bool(self.log.append(self._entry(files=tuple(staged), coverage=coverage, inputs=self.steps)))
 
 
-def reveals_first(self: Any, staged: Any, coverage: Any) -> bool:
+def reveals_first(self: Any, staged: Any, coverage: Any, latest: Any) -> bool:
     """Bring files into sight before they are in the log."""
     self._reveal(staged)
     return appends(self, staged, coverage)
 
 
-def keeps_its_rows(self: Any, staged: Any, coverage: Any) -> bool:
+def keeps_its_rows(self: Any, staged: Any, coverage: Any, latest: Any) -> bool:
     """After a conflict take the next number with the same rows."""
     while not appends(self, staged, coverage):
         self.log.refresh()

@@ -22,7 +22,7 @@ from downspout.offsets import (
     read_state,
     zookeeper,
 )
-from downspout.offsets.stores.zookeeper import open_zookeeper_store
+from downspout.offsets.stores.zookeeper_store import open_zookeeper_store
 from downspout.offsets.zookeeper import places_of, read_node, refuse_changes
 from downspout.spout import OffsetStoreError, StoreContext, StoredOffset
 from downspout.testing import FakeKafka
@@ -129,7 +129,7 @@ def test_after_a_lost_claim_the_next_one_is_higher() -> None:
 def test_a_command_that_moves_a_node_leaves_it_to_its_topology(monkeypatch: pytest.MonkeyPatch) -> None:
     """A spout of old starts anew at a node of another topology."""
     nodes = FakeNodes()
-    monkeypatch.setattr("downspout.offsets.stores.zookeeper.open_nodes", lambda location, password=None: nodes)
+    monkeypatch.setattr("downspout.offsets.stores.zookeeper_store.open_nodes", lambda location, password=None: nodes)
     for context in (StoreContext("g", "shop", "shop-7"), StoreContext("g")):
         store = open_zookeeper_store("zookeeper://zk:1/x", context)
         epoch = store.claim([P0])[P0].epoch
@@ -146,7 +146,7 @@ def test_a_spout_of_one_topic_begins_where_the_old_one_would_look(
 ) -> None:
     """With several topics they are in the path, as that spout's wildcard topics are."""
     nodes = FakeNodes()
-    monkeypatch.setattr("downspout.offsets.stores.zookeeper.open_nodes", lambda location, password=None: nodes)
+    monkeypatch.setattr("downspout.offsets.stores.zookeeper_store.open_nodes", lambda location, password=None: nodes)
     for topic in topics:
         bare_kafka.create_topic(topic, 2)
     fill(bare_kafka, 3, 0)

@@ -11,7 +11,7 @@ import pytest
 
 from downspout.kafka import TopicPartition
 from downspout.offsets import Conflict, Location, Nodes, Operation, SpoutNode, read_state
-from downspout.offsets.stores.zookeeper import ZooKeeperStore
+from downspout.offsets.stores.zookeeper_store import ZooKeeperStore
 from downspout.spout import StaleOwnerError, StoreContext, StoredOffset
 from tests.offsets.store_contract import P0, P1, Open, StoreContract
 

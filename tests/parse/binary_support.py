@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from downspout.parse import Documents, Paths, Schema, parser
 from downspout.parse.columns import Parsed
-from downspout.parse.registry import RegistryParser
+from downspout.parse.registry_client import RegistryParser
 from downspout.sink import Columns
 
 

@@ -18,9 +18,9 @@ import pytest
 
 from downspout.errors import UnavailableError
 from downspout.parse import Documents
-from downspout.parse import registry as module
+from downspout.parse import registry_client as module
 from downspout.parse.avro import DEPTH_MAX
-from downspout.parse.registry import Registry, UnknownSchemaError
+from downspout.parse.registry_client import Registry, UnknownSchemaError
 from downspout.testing import SchemaRegistry
 from tests.parse.registry_support import framed
 

@@ -18,8 +18,7 @@ from downspout.errors import ConfigError
 from downspout.parse import Paths, parse_object
 from downspout.parse import parser as chunk_parser
 from downspout.parse.flat import FlatReader
-from downspout.parse.json import JsonParser, parse_objects
-from downspout.parse.reader import ArrowReader
+from downspout.parse.json import ArrowReader, JsonParser, parse_objects
 from downspout.sink import Columns
 from tests.sampling import examples
 

@@ -19,7 +19,7 @@ from bolts.parse import RegistryParseBolt
 from downspout.errors import ConfigError, MissingExtraError, UnavailableError
 from downspout.ledger import Origin
 from downspout.parse import Documents
-from downspout.parse.registry import Registry
+from downspout.parse.registry_client import Registry
 from downspout.testing import SchemaRegistry, run_bolt
 from tests.parse.registry_support import FLIGHT, FLIGHT_TEXT, avro, flights, framed
 from tests.parse.support import chunk, rows_of, run_chunks

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from downspout.offsets.stores.sql import SqlStore
-from downspout.sql.writer import SqlLog, SqlWriter
+from downspout.sql.sql_writer import SqlLog, SqlWriter
 from tests.sampling import WHOLE
 from tests.sql.killing import MODES, World
 

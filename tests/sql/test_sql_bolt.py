@@ -11,7 +11,7 @@ from bolts.sql import SqlBolt
 from downspout.errors import ConfigError, SinkError, TopologyError
 from downspout.ledger import Origin
 from downspout.origins import origins
-from downspout.sql import writer as log
+from downspout.sql import sql_writer as log
 from tests.sql.databases import CREATE, FIELDS, KEYED, TestDatabase, make, process, tup
 
 

@@ -34,8 +34,8 @@ from downspout.system.process import send_signal
 from downspout.testing import ProducedRecord, Scenario, simulate
 from downspout.testing.simulation import SimulationError
 from downspout.testing.simulation.faults import KINDS, Faults, Step, draw
-from downspout.testing.simulation.process import SimulatedProcess
 from downspout.testing.simulation.run import load_scenarios, plan_of, run_seed, soak
+from downspout.testing.simulation.simulated_process import SimulatedProcess
 from downspout.testing.simulation.verdict import SinkRows, judge
 from spouts.kafka import KafkaSpout
 from tests.sampling import WHOLE, sample
@@ -553,7 +553,7 @@ def test_batches_count_each_record_once(scenario: Scenario) -> None:
 def test_a_state_that_counts_twice_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where a batch is applied to whatever is stored, the report names the key, and what it is instead of what."""
     monkeypatch.setattr(
-        "downspout.batches.core.values.base",
+        "downspout.batches.core.state_values.base",
         lambda kind, stored, txid: Base(None if stored is None else stored[1]),
     )
     with pytest.raises(SimulationError, match=r"counts: \w is \d+ instead of \d+"):

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import downspout.errors
-from downspout.batches.core.values import ForeignValueError
+from downspout.batches.core.state_values import ForeignValueError
 from downspout.batches.stores import BatchStoreError, Key
 from downspout.clock import SYSTEM_CLOCK
 from downspout.component import Failure

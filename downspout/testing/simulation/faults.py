@@ -16,7 +16,7 @@ from kafka.structs import TopicPartition
 
 from downspout.sink.recovery import SWEEP_AFTER_S
 from downspout.testing.simulation.fault_proxy import ANSWERS, KAFKA, REQUESTS, STORE, Killed
-from downspout.testing.simulation.process import Fuse, SimulatedProcess, places_in
+from downspout.testing.simulation.simulated_process import Fuse, SimulatedProcess, places_in
 
 if TYPE_CHECKING:
     from downspout.testing.simulation.world import World

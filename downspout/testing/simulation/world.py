@@ -28,7 +28,7 @@ from downspout.testing.fake_group import AcceptedCommit
 from downspout.testing.fake_kafka import FakeKafka
 from downspout.testing.simulation.fault_proxy import Killed, SharedFolder
 from downspout.testing.simulation.faults import FaultPlan, Faults, Step
-from downspout.testing.simulation.process import SimulatedProcess
+from downspout.testing.simulation.simulated_process import SimulatedProcess
 from downspout.testing.simulation.sources import Maker, ProducedRecord, SharedBatches, Sources, is_of_batches
 from downspout.testing.simulation.store import Bucket
 from downspout.testing.virtual_clock import Trace, WorldClock

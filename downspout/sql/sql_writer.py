@@ -49,10 +49,7 @@ from downspout.sink.coverage import Coverage
 from downspout.sink.identity import Identities, KnownInputs, resolve
 from downspout.sink.log_entry import listed, steps, text
 from downspout.sink.schema import ORIGIN_SCHEMA, Columns
-from downspout.sql.columns import rows_of
-
-# --- The log ---
-
+from downspout.sql.table import rows_of
 
 TABLE = "downspout_log"
 CREATE = (

@@ -23,8 +23,8 @@ from downspout.parse import parser
 from downspout.parse.binary_columns import Decoder, Schema
 from downspout.parse.columns import Ints, Mask
 from downspout.parse.flat import Block
+from downspout.parse.json import Paths
 from downspout.parse.parser import ChunkParser, Part
-from downspout.parse.paths import Paths
 from downspout.sink.schema import Columns
 
 if TYPE_CHECKING:

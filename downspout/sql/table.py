@@ -1,4 +1,4 @@
-"""A table's columns: which types of ours they take, and values as the drivers take them."""
+"""The table of a SQL sink: its settings, which types its columns take, and values as the drivers take them."""
 
 from __future__ import annotations
 
@@ -9,8 +9,31 @@ from typing import Any
 import pyarrow as pa
 
 from downspout.errors import ConfigError, SinkError
-from downspout.offsets.stores.database import Row, TableColumn
+from downspout.offsets.stores.database import Row, TableColumn, check_url
+from downspout.settings.table import SETTINGS
 from downspout.sink.schema import ORIGIN_SCHEMA, Columns
+
+DATABASE, PASSWORD, TABLE, KEYS, SCHEMA = (
+    f"sql.{name}" for name in ("database", "password", "table", "keys", "schema")
+)
+
+
+def check(conf: Mapping[str, Any]) -> None:
+    """Raise a ConfigError where settings make no sense, each for itself or together."""
+    if (url := conf.get(DATABASE)) is not None:
+        check_url(str(url), DATABASE, PASSWORD)
+    if conf.get(TABLE) is not None and not all(part.strip() for part in str(conf[TABLE]).split(".")):
+        raise ConfigError(f"{TABLE} = {conf[TABLE]!r} names no table", cure="flights, or schema.flights")
+    declared = SETTINGS[SCHEMA].parse(conf.get(SCHEMA), "spec")
+    if not declared:
+        return
+    names = Columns.parse(declared, SCHEMA).names
+    for key in SETTINGS[KEYS].parse(conf.get(KEYS) or [], "spec"):
+        if key not in names:
+            raise ConfigError(f"{KEYS}: no column {key} in {SCHEMA}", cure=f"one of {', '.join(names)}")
+
+
+# --- columns ---
 
 DIGITS_MAX = 38
 KINDS = {
