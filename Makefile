@@ -66,7 +66,7 @@ test: $(VENV)/.dev lint  ## everything that CI runs: each promise once on the re
 HYPOTHESIS_SEED ?= $(shell echo $$RANDOM)
 
 test-all: $(VENV)/.all lint  ## all tests, each sweep whole, with new random examples: before a release (an hour and more)
-	$(call BESIDE_TYPES,DOWNSPOUT_TEST_ALL=1 LEDGER_EXAMPLES=250 $(PYTEST) --hypothesis-seed=$(HYPOTHESIS_SEED) --session-timeout=14400 --durations=20)
+	$(call BESIDE_TYPES,TEST_ALL=1 LEDGER_EXAMPLES=250 $(PYTEST) --hypothesis-seed=$(HYPOTHESIS_SEED) --session-timeout=14400 --durations=20)
 
 check: $(VENV)/.dev lint types  ## the quick loop, about a minute: no broker, no Spark, no Storm, nothing slow
 	LEDGER_EXAMPLES=20 $(PYTEST) -q -m "not broker and not spark and not storm and not slow"
@@ -86,7 +86,7 @@ soak-ledger: $(VENV)/.dev  ## the proofs of the ledger at length: larger models,
 	for part in $$(seq $(SOAK_PARTS)); do \
 	  LEDGER_EXAMPLES=$(SOAK_EXAMPLES) $(BIN)/python -m pytest -q --timeout 0 --hypothesis-seed=$$part $(MACHINE) || exit 1; \
 	done
-	DOWNSPOUT_TEST_ALL=1 $(BIN)/python -m pytest -q --timeout 0 tests/ledger --ignore $(MACHINE)
+	TEST_ALL=1 $(BIN)/python -m pytest -q --timeout 0 tests/ledger --ignore $(MACHINE)
 
 chaos: $(VENV)/.dev  ## kill processes and real brokers, then audit: 270 faults in 45 minutes (MINUTES=5: fewer; SEED=7; BROKERS=3; EMIT=chunk; BUCKET=1: into an S3 server with faults; REPORT=FILE), or TO=kafka: from Kafka to Kafka, TO=batches: batches into states (KILLS=100 FLIGHTS=200000)
 ifneq ($(filter kafka batches,$(TO)),)

@@ -63,12 +63,21 @@ def spoiled(numbers: np.ndarray, share: float) -> np.ndarray:
 
 def publish(bootstrap: str, topic: str, count: int, partitions: int = PARTITIONS, share: float = 0.0,
             records: Iterable[tuple[bytes, bytes]] | None = None) -> None:  # fmt: skip
-    """Fill a new topic with flights or other records, round robin over the partitions; spoil a share of them."""
-    from downspout.kafka.clusters import cluster_for
+    """Fill a topic with flights or other records, round robin over the partitions; spoil a share of them.
 
-    say(f"publishing {count:,} records to {topic}")
+    One that has so many records already has been filled before.
+    """
+    from downspout.kafka.clusters import cluster_for
+    from downspout.kafka.port import TopicPartition
+
     cluster = cluster_for(bootstrap)
     cluster.ensure_topic(topic, partitions)
+    consumer = cluster.consumer()
+    ends = consumer.end_offsets([TopicPartition(topic, number) for number in range(partitions)])
+    consumer.close()
+    if sum(ends.values()) == count:
+        return
+    say(f"publishing {count:,} records to {topic}")
     producer = cluster.producer(client={"linger_ms": 20, "batch_size": 256 * 1024})
     bad = spoiled(np.arange(count), share).tolist() if share else None
     for number, (key, value) in enumerate(flights(count) if records is None else records):

@@ -17,7 +17,7 @@ from zlib import crc32
 
 T = TypeVar("T")
 
-WHOLE = bool(os.environ.get("DOWNSPOUT_TEST_ALL"))
+WHOLE = bool(os.environ.get("TEST_ALL"))
 """Whether this run takes sweeps whole. Asked at import: tests themselves see no DOWNSPOUT_ in the environment."""
 
 

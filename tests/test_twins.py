@@ -81,7 +81,7 @@ def test_the_broker_runs_a_sample(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "pytest", "-p", "tests.twins", "-p", "no:cacheprovider", "--collect-only", "-q"]
     found = []
     for whole, name in ("1", "a commit"), *(("", f"commit {number}") for number in range(6)):
-        environment = os.environ | {"PYTHONPATH": str(ROOT), "DOWNSPOUT_TEST_ALL": whole, "SAMPLE": name}
+        environment = os.environ | {"PYTHONPATH": str(ROOT), "TEST_ALL": whole, "SAMPLE": name}
         done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
         assert done.stdout.count("[fake-") == 3, done.stdout + done.stderr
         found.append(done.stdout.count("[broker-"))

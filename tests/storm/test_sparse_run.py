@@ -94,11 +94,10 @@ def test_flight_delays_writes_what_the_local_engine_writes(
     eventually(lambda: not place.cluster.delete_groups(["flight_delays"]), every_s=0.5)
     shutil.rmtree(place.project / "output" / "flights", ignore_errors=True)
     shutil.rmtree(place.project / "output" / "route_delays", ignore_errors=True)
-    with collecting() as (address, taken):
-        monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", address)
+    with collecting() as (address, taken), monkeypatch.context() as patch:
+        patch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", address)
         said = place.run_to_the_end("flight_delays", "flights", "-o", "kafka.trace_every=1")
         assert "downspout: the local Storm is stopped" in said
-    monkeypatch.undo()
     assert {span.name for span in taken.spans} == {"process flights"}
     traced = sum(traced_records(span) for span in taken.spans)
     assert traced >= FLIGHTS // 2  # Storm kills the process: what was not sent yet is lost with it

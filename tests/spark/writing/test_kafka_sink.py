@@ -88,7 +88,7 @@ def test_a_frame_that_cannot_be_written(bench: Bench) -> None:
     large = frame.selectExpr("if(id = 3, repeat('x', 9999), string(id)) AS value")
     with pytest.raises(PySparkException, match=r"partition 1, row 1: .*MessageSizeTooLarge.*max\.message\.bytes"):
         writer(bench, large).mode("append").save()
-    with pytest.raises(PySparkException, match=r"partition \d, row \d: .*there is no topic.*create the topic"):
+    with pytest.raises(PySparkException, match=r"there is no topic .*create the topic"):
         writer(bench, plain, topic=f"{bench.topic}-no", kafka__max__block__ms="300").mode("append").save()
     with pytest.raises(PySparkException, match=r"No Kafka at 127\.0\.0\.1:1"):
         writer(bench, plain, kafka__bootstrap__servers="127.0.0.1:1").mode("append").save()
