@@ -72,7 +72,7 @@ def publish(bootstrap: str, topic: str, count: int, partitions: int = PARTITIONS
 
     cluster = cluster_for(bootstrap)
     cluster.ensure_topic(topic, partitions)
-    consumer = cluster.consumer()
+    consumer = cluster.consumer(group=None)
     ends = consumer.end_offsets([TopicPartition(topic, number) for number in range(partitions)])
     consumer.close()
     if sum(ends.values()) == count:

@@ -101,25 +101,27 @@ def test_a_signal_to_the_whole_group_ends_without_a_traceback(scene: Scene, numb
 
 
 def processes_of(driver: int) -> dict[str, list[int]]:
-    """Return the processes that a driver has started: Spark's JVM, and Pythons by what they do for it."""
-    listed = subprocess.run(["ps", "-A", "-ww", "-o", "pid=,ppid=,args="], capture_output=True, text=True, check=True)
-    rows = [line.split(maxsplit=2) for line in listed.stdout.splitlines()]
-    commands = {int(pid): command for pid, _, command in rows}
-    parents = {int(pid): int(parent) for pid, parent, _ in rows}
+    """Return the processes that a driver has started: Spark's JVM, and Pythons by what they do for it.
+
+    They are those of its session. A worker whose daemon was killed goes on, and Spark gives it tasks as before; but it
+    is nobody's child then.
+    """
+    listed = subprocess.run(
+        ["ps", "-A", "-ww", "-o", "pid=,ppid=,sess=,args="], capture_output=True, text=True, check=True
+    )
+    rows = [line.split(maxsplit=3) for line in listed.stdout.splitlines()]
+    commands = {int(pid): command for pid, _, _, command in rows}
     found: dict[str, list[int]] = {}
-    for pid, command in commands.items():
-        above = pid
-        while above in parents and above != driver:
-            above = parents[above]
-        if above != driver or pid == driver:
+    for pid, parent, session, command in rows:
+        if int(session) != driver or int(pid) == driver:
             continue
         if "pyspark.daemon" in command:
-            forked = "pyspark.daemon" in commands.get(parents[pid], "")
-            found.setdefault("worker" if forked else "daemon", []).append(pid)
+            is_daemon = commands.get(int(parent), "").split(" ")[0].endswith("/java")
+            found.setdefault("daemon" if is_daemon else "worker", []).append(int(pid))
         elif "python_streaming_source_runner" in command:
-            found.setdefault("planner", []).append(pid)
+            found.setdefault("planner", []).append(int(pid))
         elif command.split()[0].endswith("/java"):
-            found.setdefault("jvm", []).append(pid)
+            found.setdefault("jvm", []).append(int(pid))
     return found
 
 
