@@ -177,7 +177,10 @@ Convert = Callable[[Any], Any]
 _ZONE = ZoneInfo("UTC")  # that of the moments that Arrow makes
 _EPOCH = datetime(1970, 1, 1, tzinfo=_ZONE)
 _FLOAT32_WHOLE_MAX = 2**24
-_MISS = ValueError("not plainly right")
+
+
+class _MissError(ValueError):
+    """A value is not plainly right. Each is a new one: an error that is raised again keeps every stack that it saw."""
 
 
 class RowConverter:
@@ -228,7 +231,7 @@ def _of_column(column: Column) -> Convert:
     def convert(value: Any) -> Any:
         if value is None:
             if is_needed:
-                raise _MISS
+                raise _MissError
             return None
         return quick(value)
 
@@ -245,7 +248,7 @@ def _plain(column: Column) -> Convert:
         def whole(value: Any) -> Any:
             if low <= value <= high if value.__class__ is int else value.__class__ in nothing:
                 return value
-            raise _MISS
+            raise _MissError
 
         return whole
     classes = frozenset((_CLASSES[column.kind], *nothing))
@@ -253,7 +256,7 @@ def _plain(column: Column) -> Convert:
     def as_it_is(value: Any) -> Any:
         if value.__class__ in classes:
             return value
-        raise _MISS
+        raise _MissError
 
     return as_it_is
 
@@ -279,7 +282,7 @@ def _epochs(kind: Kind) -> Convert:
 
     def convert(value: Any) -> datetime:
         if value.__class__ is not int:
-            raise _MISS
+            raise _MissError
         return _EPOCH + timedelta(microseconds=value * unit)
 
     return convert
@@ -289,7 +292,7 @@ def _moments(kind: Kind) -> Convert:
     def convert(value: Any) -> datetime:
         moment = moment_of(value) if value.__class__ is str else value
         if moment.__class__ is not datetime:
-            raise _MISS
+            raise _MissError
         return moment.replace(tzinfo=_ZONE) if moment.tzinfo is None else moment.astimezone(_ZONE)
 
     return convert
@@ -300,7 +303,7 @@ def _days(kind: Kind) -> Convert:
         if value.__class__ is date:
             return value
         if value.__class__ is not str or not BARE_DAY.fullmatch(value):
-            raise _MISS
+            raise _MissError
         return date.fromisoformat(value)
 
     return convert
@@ -312,9 +315,9 @@ def _floats(kind: Kind) -> Convert:
     def convert(value: Any) -> float:
         if value.__class__ is int:
             if not -whole_max <= value <= whole_max:
-                raise _MISS
+                raise _MissError
         elif value.__class__ is not float or (is_short and not -1e38 < value < 1e38):
-            raise _MISS
+            raise _MissError
         return float(np.float32(value)) if is_short else float(value)
 
     return convert
@@ -329,15 +332,15 @@ def _decimals(kind: Kind) -> Convert:
         if value.__class__ is float:
             number = Decimal(float.__repr__(value))
             if len(number.as_tuple().digits) > DIGITS_MAX:
-                raise _MISS
+                raise _MissError
         elif value.__class__ is str:
             if not NUMBER.fullmatch(value):
-                raise _MISS
+                raise _MissError
             number = Decimal(value)
         elif value.__class__ is int or (value.__class__ is Decimal and value.is_finite()):
             number = Decimal(value)
         else:
-            raise _MISS
+            raise _MissError
         return abs(found) if not (found := number.quantize(last, context=context)) else found
 
     return convert
@@ -348,7 +351,7 @@ def _lists(kind: Kind) -> Convert:
 
     def convert(value: Any) -> list[Any]:
         if value.__class__ is not list:
-            raise _MISS
+            raise _MissError
         return [item(each) for each in value]
 
     return convert
@@ -359,7 +362,7 @@ def _maps(kind: Kind) -> Convert:
 
     def convert(value: Any) -> dict[Any, Any]:
         if value.__class__ is not dict:
-            raise _MISS
+            raise _MissError
         return {key(name): item(each) for name, each in value.items()}
 
     return convert
@@ -370,7 +373,7 @@ def _structs(kind: Kind) -> Convert:
 
     def convert(value: Any) -> dict[str, Any]:
         if value.__class__ is not dict:
-            raise _MISS
+            raise _MissError
         return {name: part(value.get(name)) for name, part in parts}
 
     return convert

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import traceback
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from typing import Any
 
+import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
@@ -50,3 +52,14 @@ def in_a_column(kind: str, value: Any) -> str:
 def test_a_value_is_what_a_column_makes_of_it(kind: str, value: Any) -> None:
     """Value, type and reason are those of a column, for each type and whatever the value is."""
     assert alone(kind, value) == in_a_column(kind, value)
+
+
+def test_a_rejected_value_keeps_no_stack_of_those_before() -> None:
+    """An error that is raised again and again would hold each stack that it saw, and be slower to print each time."""
+    values = RowConverter(Columns.parse(["a:int32"]).columns)
+    lengths = []
+    for _ in range(20):
+        with pytest.raises(ValueError, match="does not fit int32") as raised:
+            values.row(["pieces"])
+        lengths.append(len("".join(traceback.format_exception(raised.value))))
+    assert lengths == lengths[:1] * 20
