@@ -23,9 +23,9 @@ CHANGE = re.compile(r"^To change (.+): (\S+)$", re.MULTILINE)
 MAP = "## File map\n"
 BESIDE = """
 Single modules: `registry.py` (who implements what a lower package only names), `protocols.py` (what components and
-engines offer each other), `component.py` (the base of our bolts), `errors.py`, `metrics.py`, `clock.py`. Beside the
-library: spouts in `spouts/`, one bolt per file in `bolts/`, examples in `topologies/`, what `make demo` runs in
-`demos/`, a folder of tests per package in `tests/`, benchmarks in `bench/`, programs for developers in `tools/`.
+engines offer each other), `component.py` (the base of our bolts), `errors.py`, `outages.py`, `metrics.py`, `clock.py`.
+Beside the library: spouts in `spouts/`, one bolt per file in `bolts/`, examples in `topologies/`, what `make demo` runs
+in `demos/`, a folder of tests per package in `tests/`, benchmarks in `bench/`, programs for developers in `tools/`.
 """
 WHERE = """# Where to change what
 

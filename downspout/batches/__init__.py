@@ -3,7 +3,8 @@
 ``core`` decides: no I/O, no clock; ``core.protocol`` has what travels between the components. ``stores`` holds the two
 ports.
 
-To change which offsets are in a batch (batch ranges): emitting.py
+To change which offsets are in a batch (batch ranges): batch_ranges.py
+To change how many records a batch has: batch_reader.py
 To change where a partition starts in a batch: batch_reader.py
 To change when a batch begins and commits: core/coordinator.py
 To change what a repeated batch does to a value: core/state_values.py

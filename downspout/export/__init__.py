@@ -4,7 +4,8 @@ A run that is not to be looked at imports nothing of this. Where it is, another 
 with what the run's own thread has told (``downspout.run.run_snapshots``). The table in ``downspout.metrics`` has the
 metrics' names and meanings.
 
-To change what a metric is called in Prometheus: series.py
+To change what a metric is called in Prometheus: ../metrics.py
+To change which labels a metric has: series.py
 To change what it is called in OpenTelemetry: otel.py
 To change when a run is alive and ready: health.py
 """

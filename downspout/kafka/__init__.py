@@ -13,11 +13,13 @@ Importing the package imports nothing else, so a command that needs only an addr
 
 To change how fetched bytes become columns: columns/decode.py
 To change how columns become records, and how a commit is sent: consumer.py
-To change which partition a record goes to: partitioners.py
+To change which partition a record goes to (murmur2): partitioners.py
 To change how batches are filled and sent: producer_batches.py
 To change when a transactional producer is replaced: producer.py
 To change which client errors are retried: retry_gate.py
-To change how a fault of kafka-python is worked around: patches/private_api.py
+To change when a broker counts as away: patches/connecting.py
+To change how an outage is reported: ../outages.py
+To change which private names of kafka-python are used: patches/private_api.py
 To change where `downspout kafka consume` begins and ends: scan.py
 To change what the client's log hides: log_filters.py
 """

@@ -15,7 +15,16 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from downspout.origins import values_of
-from downspout.sink.convert import BARE_DAY, DIGITS_MAX, EPOCH_UNITS, FLOAT_WHOLE_MAX, NUMBER, Kind, kind_of, moment_of
+from downspout.sink.column_types import (
+    BARE_DAY,
+    DIGITS_MAX,
+    EPOCH_UNITS,
+    FLOAT_WHOLE_MAX,
+    NUMBER,
+    Kind,
+    kind_of,
+    moment_of,
+)
 from downspout.sink.schema import CONVERSION_ERRORS, Column, Columns, Rejected
 
 Ints = NDArray[np.int64]
@@ -167,7 +176,7 @@ def put_together(columns: Columns, parts: Sequence[tuple[Ints, Sequence[Any]]]) 
 
 
 # --- one value ---
-# One value as a declared column has it: what :func:`~downspout.sink.convert.to_array` makes of it.
+# One value as a declared column has it: what :func:`~downspout.sink.column_types.to_array` makes of it.
 #
 # An Arrow array of one row costs 10 to 100 microseconds, and a record has a dozen. So the values that are plainly
 # right, almost all, are converted in Python, each type by a function of its own, which raises for any other. What it

@@ -28,7 +28,7 @@ from downspout.parse import parser
 from downspout.parse.columns import Ints, Mask, convert
 from downspout.parse.flat import SELDOM, WHOLE, Block, Words, numbers_of, utf8, whole_numbers
 from downspout.parse.parser import ChunkParser, Part
-from downspout.sink.convert import ExactNumber, kind_of
+from downspout.sink.column_types import ExactNumber, kind_of
 from downspout.sink.schema import Column, Columns
 
 SKIPPED = "-"  # Stands in the list of fields for one that nobody wants

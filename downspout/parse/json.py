@@ -32,7 +32,7 @@ from downspout.parse import parser
 from downspout.parse.columns import Ints, Mask, cast_texts, convert, is_utf8, joined
 from downspout.parse.flat import WHOLE, FlatReader, numbers_of
 from downspout.parse.parser import ChunkParser, Part
-from downspout.sink.convert import ExactNumber, Kind, kind_of
+from downspout.sink.column_types import ExactNumber, Kind, kind_of
 from downspout.sink.schema import CONVERSION_ERRORS, Column, Columns
 
 # --- paths ---

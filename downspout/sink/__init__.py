@@ -5,12 +5,13 @@ To change how a flush is staged, logged and published: writer.py
 To change how Spark commits a sink's batch: writer.py
 To change what a log entry holds: log_entry.py
 To change when a flush happens: row_sink.py
-To change what happens when a directory is opened after a crash: recovery.py
+To change what happens when a directory is opened after a crash, and when it is swept: recovery.py
 To change which directories are refused: recovery.py
 To change how files reach a disk: storage.py
-To change how they reach an object store: object_store.py
+To change how they reach an object store, and when a request is sent again: object_store.py
 To change what lies where in a directory: layout.py
-To change which column types exist, and how values are converted: convert.py
+To change which columns may differ between runs: schema.py
+To change which column types exist, and how values are converted: column_types.py
 To change which files are compacted together: compact.py
 To change which windows are final: windows.py
 To change what a seek or a run noted: notes.py
@@ -26,7 +27,7 @@ __getattr__, __all__ = offered(
         "aggregation": "Aggregate Aggregation",
         "windows": "Window",
         "compact": "Compactor",
-        "convert": "encode",
+        "column_types": "encode",
         "coverage": "Coverage Stream",
         "identity": "Identities IdentityBuilder",
         "layout": "HIDDEN is_visible Layout OURS",

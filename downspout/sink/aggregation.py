@@ -5,8 +5,8 @@ null). Its column is named ``count`` or ``function_column``. Rows are folded *af
 row is added up in exactly one committed file. Sums and counts are finished by adding, minima and maxima by min and
 max. A mean is a sum and a count.
 
-A key is a column, or a window of one (``window.py``), which becomes the columns ``window_start`` and ``window_end``.
-With a window, rows of windows that were final when they came are told apart (``late_rows``; see ``log/watermark.py``).
+A key is a column, or a window of one (``windows.py``), which becomes the columns ``window_start`` and ``window_end``.
+With a window, rows of windows that were final when they came are told apart (``late_rows``).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from downspout.errors import ConfigError
-from downspout.sink.convert import TIMESTAMP
+from downspout.sink.column_types import TIMESTAMP
 from downspout.sink.schema import Columns, rejoin
 from downspout.sink.windows import END, LATE, START, Window
 

@@ -35,7 +35,7 @@ import pyarrow.parquet as pq
 from downspout.clock import SYSTEM_CLOCK, Clock
 from downspout.errors import SinkError
 from downspout.formatting import counted, size
-from downspout.sink.convert import encode
+from downspout.sink.column_types import encode
 from downspout.sink.layout import below, data_name, discard, logged, make_folders, rename, stage
 from downspout.sink.log import CommitLog, FencedError
 from downspout.sink.log_entry import COMPACT, DataFile, Entry

@@ -17,7 +17,7 @@ from downspout.engine.settings import Settings, reads
 from downspout.errors import ConfigError, DownspoutError, SinkError
 from downspout.findings import Finding
 from downspout.settings.object_path import ObjectPath, is_object_url
-from downspout.sink.convert import DIGITS_MAX, EPOCH_UNITS, Kind, kind_of, to_array
+from downspout.sink.column_types import DIGITS_MAX, EPOCH_UNITS, Kind, kind_of, to_array
 from downspout.sink.identity import check_names, name_of
 from downspout.sink.layout import probe
 from downspout.sink.log import CommitLog

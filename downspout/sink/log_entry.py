@@ -58,7 +58,7 @@ Partition = tuple[str, int]
 
 @dataclass(frozen=True)
 class EventTimes:
-    """What an entry says of the times of its rows, if a window is among their keys; see ``watermark.py``."""
+    """What an entry says of the times of its rows, if a window is among their keys; see ``windows.py``."""
 
     writer: str  # whose rows they are
     latest: Mapping[Partition, int]  # by partition the greatest time, µs since the epoch

@@ -40,7 +40,7 @@ import pyarrow as pa
 from downspout.errors import ConfigError
 from downspout.origins import values_of
 from downspout.sink import hive
-from downspout.sink.convert import EPOCH_UNITS, kind_of, to_array
+from downspout.sink.column_types import EPOCH_UNITS, kind_of, to_array
 
 _WIDER = (("int8", "int16", "int32", "int64"), ("float32", "float64"))
 """Types, each of which holds all values of those before it."""

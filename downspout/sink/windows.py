@@ -27,7 +27,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from downspout.errors import ConfigError
-from downspout.sink.convert import TIMESTAMP
+from downspout.sink.column_types import TIMESTAMP
 from downspout.sink.log_entry import EventTimes, Partition, listed, moment, text, whole
 
 START, END = "window_start", "window_end"

@@ -32,7 +32,7 @@ import pyarrow as pa
 from downspout.clock import SYSTEM_CLOCK, Clock
 from downspout.errors import SinkError
 from downspout.sink import hive
-from downspout.sink.convert import encode
+from downspout.sink.column_types import encode
 from downspout.sink.coverage import Coverage
 from downspout.sink.identity import Identities, Mask, resolve
 from downspout.sink.layout import data_name, discard, move, probe, stage
@@ -50,7 +50,7 @@ Build = Callable[[Mask, Identities], pa.Table]
 
 @dataclass(frozen=True)
 class Times:
-    """The times of the rows of a flush, for a sink with a window; see ``log/watermark.py``."""
+    """The times of the rows of a flush, for a sink with a window; see ``windows.py``."""
 
     latest: Mapping[Partition, int]  # by partition the greatest one
     late: Callable[[int | None], Mask]  # which rows have no window that is open yet at a watermark

@@ -4,7 +4,7 @@ The rules are those of ``downspout.batches.core.protocol``. Each batch is in one
 tuple of ``$batch`` was seen by this process), or only *heard of* (tuples came before that).
 
 :class:`EmitterBatches` knows where each partition starts, and what is to be stored when; see
-``downspout.batches.emitting`` for why this is exact. ``stored`` is always what the store holds of one partition, by
+``downspout.batches.batch_ranges`` for why this is exact. ``stored`` is always what the store holds of one partition, by
 transaction.
 """
 
