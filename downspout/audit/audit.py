@@ -35,7 +35,7 @@ from downspout.audit.expected import Expected, Replay
 from downspout.audit.kafka import KafkaSide, Letters, Log, committed
 from downspout.audit.output_files import FoundRows, look_at_files
 from downspout.audit.report import EXIT_CODES, EXPLAINED, AuditReport, PartitionReport, take_notes
-from downspout.dead_letters.replay import origin_of, without_claim
+from downspout.dead_letters.claims import origin_of, without_claim
 from downspout.errors import BrokerError, ConfigError, SinkError, coordinates
 from downspout.formatting import counted
 from downspout.kafka.port import Cluster, Record

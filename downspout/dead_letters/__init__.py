@@ -3,7 +3,7 @@
 To change what a dead letter holds: dead_letter.py
 To change how a bolt writes one: rejected.py
 To change what a replay may write: replay.py
-To change which record a replayed one stands for: replay.py
+To change which record a replayed one stands for: claims.py
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ from downspout.exports import offered
 __getattr__, __all__ = offered(
     __name__,
     {
+        "claims": "PlainRecord claim identity_headers origin_of",
         "dead_letter": "DeadLetter DeadLetters PREFIX WrittenLetter WrittenLetters parse_dead_letter read_dead_letters",
-        "replay": "PlainRecord claim group_dead_letters identity_headers identity_of origin_of plan_replay",
+        "replay": "group_dead_letters identity_of plan_replay",
     },
 )

@@ -36,7 +36,7 @@ import numpy as np
 import pyarrow as pa
 
 from downspout.component import Failure
-from downspout.dead_letters.replay import PREFIX, origin_of
+from downspout.dead_letters.claims import PREFIX, origin_of
 from downspout.errors import USER_ERRORS, UserError
 from downspout.kafka.columns import RecordColumns
 from downspout.kafka.port import Record

@@ -36,7 +36,7 @@ import orjson
 
 from downspout.clock import Clock
 from downspout.component import WHY_RECORDS
-from downspout.dead_letters.replay import origin_of
+from downspout.dead_letters.claims import origin_of
 from downspout.errors import ConfigError
 from downspout.kafka.port import Gathering, Record
 from downspout.ledger.origin import Origin

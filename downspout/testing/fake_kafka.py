@@ -33,8 +33,8 @@ from downspout.kafka.partitioners import Choose
 from downspout.kafka.port import Answered, Fetches, Gathering, GroupMembership, Record
 from downspout.kafka.unreadable import CUT_BYTES, Limits, Unreadable, UnreadableBatchError, UnreadableRecordError
 from downspout.testing.fake_broker import FakeBroker, SentCommit
-from downspout.testing.fake_group import FakeMember
 from downspout.testing.fake_log import PartitionLog
+from downspout.testing.fake_member import FakeMember
 from downspout.testing.fake_producer import FakeProducer, FakeTransactionalProducer
 
 

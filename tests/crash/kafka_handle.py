@@ -6,8 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from downspout.kafka import OffsetAndMetadata, Record, TopicPartition, clusters
-from downspout.testing import FakeKafka
-from downspout.testing.fake_kafka import FakeConsumer
+from downspout.testing import FakeConsumer, FakeKafka
 from tests.machine import Process
 
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from downspout.dead_letters import PlainRecord, claim, identity_headers, origin_of
-from downspout.dead_letters.replay import NAMES, PREFIX, without_claim
+from downspout.dead_letters.claims import NAMES, PREFIX, without_claim
 from downspout.ledger import Origin
 from downspout.spout import tuple_maker
 

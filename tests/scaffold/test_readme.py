@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from downspout.scaffold import create
-from downspout.sink.snapshot import read_table
+from downspout.sink import read_table
 from tests.scaffold.readme import commands, shell
 
 STOPS = ["downspout storm stop", "downspout kafka stop"]

@@ -20,7 +20,7 @@ from downspout.dead_letters import (
     identity_of,
     parse_dead_letter,
 )
-from downspout.dead_letters.replay import PREFIX as REPLAY
+from downspout.dead_letters.claims import PREFIX as REPLAY
 from downspout.errors import ConfigError
 from downspout.kafka import FastPathMiss, batches
 from downspout.kafka import decode as decode_batches

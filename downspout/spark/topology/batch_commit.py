@@ -26,8 +26,8 @@ from downspout.batches.core.state_values import ForeignValueError
 from downspout.batches.stores import BatchStoreError, Key
 from downspout.clock import SYSTEM_CLOCK
 from downspout.component import Failure
+from downspout.dead_letters.claims import PlainRecord
 from downspout.dead_letters.dead_letter import DeadLetters
-from downspout.dead_letters.replay import PlainRecord
 from downspout.engine.result import COUNTED, Counts
 from downspout.errors import ComponentError, DownspoutError, RecordError, coordinates
 from downspout.formatting import counted

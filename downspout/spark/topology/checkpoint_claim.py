@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from downspout.component import Failure
-from downspout.dead_letters.replay import PlainRecord
+from downspout.dead_letters.claims import PlainRecord
 from downspout.errors import ConfigError
 from downspout.kafka.port import TopicPartition
 from downspout.kafka.unreadable import Unreadable

@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 
 from downspout.batches.core.protocol import MICRO_BATCHES
 from downspout.component import Failure
-from downspout.dead_letters.replay import PlainRecord
+from downspout.dead_letters.claims import PlainRecord
 from downspout.engine.runtime import error_line
 from downspout.errors import USER_ERRORS, RecordError, coordinates
 from downspout.kafka.columns import RecordColumns

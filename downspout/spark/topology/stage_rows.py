@@ -29,7 +29,7 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 
 from downspout.component import Failure
-from downspout.dead_letters.replay import PlainRecord
+from downspout.dead_letters.claims import PlainRecord
 from downspout.engine.result import Counts
 from downspout.kafka.unreadable import Unreadable
 
