@@ -22,7 +22,7 @@ LISTED_ELSEWHERE = ("index.md", "pages.md", "api/", "decisions/0", "results/")
 """Where the names of pages begin that the list leaves out: itself, and what other pages list or only the site has."""
 INTRO = """# All pages
 
-Start with the [quickstart](quickstart.md). `make docs` builds these pages as a site in `build/site`, with a search and
+Start with the [quickstart](quickstart.md). `make docs` builds these pages as a site in `build/site`, with search and
 the API reference.
 
 | promise | explained in | checked by |
@@ -55,7 +55,7 @@ PROMISES = (
     (
         "It says why it stopped.",
         "[Exit codes](reference/exit-codes.md)",
-        "errors name the record (`orders[3]@918`), the cause and a cure",
+        "errors name the record (`orders[3]@918`), the cause and a hint",
     ),
 )
 
