@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Sequence
-from functools import cached_property
+from functools import cached_property, wraps
 from inspect import signature
 from typing import Any, ClassVar
 
@@ -37,6 +37,26 @@ class ChunkBolt(Bolt):
     """
 
     implements: ClassVar[str] = "process_chunk"  # what a subclass must have; pystorm's classes cannot be abstract
+    _counted: Any = None  # The tuple that is being processed
+
+    def __init_subclass__(cls, **how: Any) -> None:
+        """Let each chunk be counted before a subclass gets it: how many may be rejected goes by how many there were."""
+        super().__init_subclass__(**how)
+        own = cls.__dict__.get("process_chunk")
+        if own is None:
+            return
+
+        @wraps(own)
+        def process_chunk(self: ChunkBolt, tup: Any) -> None:
+            if (is_first := self._counted is not tup):  # else a subclass calls its base's
+                self._counted = tup
+                self._rejects.seen += tup.values.num_rows
+            try:
+                own(self, tup)
+            finally:
+                self._counted = None if is_first else tup
+
+        cls.process_chunk = process_chunk  # type: ignore[method-assign]
 
     @classmethod
     def spec(cls, *given: Any, **how: Any) -> ShellBoltSpec:
@@ -103,7 +123,8 @@ class ChunkBolt(Bolt):
         Raises:
             RecordError: no bolt reads the rejects, or too many were rejected. Do not catch it: the tuple must fail.
         """
-        self._rejects.of_chunk(batch, [Rejected(row, reason) for row, reason in zip(rows, reasons, strict=True)])
+        rejected = [Rejected(row, reason) for row, reason in zip(rows, reasons, strict=True)]
+        self._rejects.of_chunk(batch, rejected, is_counted=True)
 
     def _chunk(self, values: Any) -> pa.RecordBatch:
         """Return the values of a record as a chunk."""

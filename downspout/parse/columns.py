@@ -340,7 +340,7 @@ def _decimals(kind: Kind) -> Convert:
     def convert(value: Any) -> Decimal:
         if value.__class__ is float:
             number = Decimal(float.__repr__(value))
-            if len(number.as_tuple().digits) > DIGITS_MAX:
+            if not number.is_finite() or len(number.as_tuple().digits) > DIGITS_MAX:
                 raise _MissError
         elif value.__class__ is str:
             if not NUMBER.fullmatch(value):

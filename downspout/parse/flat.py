@@ -277,6 +277,9 @@ class FlatReader:
         places = np.arange(len(prefixes)) * 2 * PAD
         self._words = 1  # how many words of a key tell it from the others
         while len(set((codes := _codes(words, places, self._words)).tolist())) < len(prefixes):
+            if 8 * self._words >= PAD:  # keys that were made to have one code
+                self.forget()
+                return
             self._words += 1
         random = np.random.default_rng(1)
         while True:  # until each key has a place of its own: with 250 keys, after a dozen draws

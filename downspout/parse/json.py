@@ -450,7 +450,10 @@ class JsonParser(ChunkParser):
         if self._decimals or self._nested:
             rounded += self._rounded_decimals(value if isinstance(value, bytes) else value.encode(), found)
         if rounded:
-            exact = self._paths.of(json.loads(value, parse_float=ExactNumber, parse_int=_whole_number))
+            try:
+                exact = self._paths.of(json.loads(value, parse_float=ExactNumber, parse_int=_whole_number))
+            except RecursionError:
+                raise ValueError("value is not as expected: it is nested too deeply") from None
             for place in rounded:
                 found[place] = exact[place]
         return found

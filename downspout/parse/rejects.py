@@ -75,7 +75,8 @@ class Rejects:
         """
         values = tup.values
         error = self._error(Origin.of(values.origin), reason)
-        self._recent.append(self.seen)
+        if self.is_read:
+            self._recent.append(self.seen)
         if not self.is_read or self._are_too_many():
             raise error from cause
         known = {name: getattr(values, name, None) for name in _RECORD}
@@ -85,14 +86,20 @@ class Rejects:
         self._bolt.emit([known[name] for name in self._fields], stream=REJECTS, anchors=[tup])
         self.count += 1
 
-    def of_chunk(self, batch: pa.RecordBatch, rejected: Sequence[Rejected]) -> None:
+    def of_chunk(self, batch: pa.RecordBatch, rejected: Sequence[Rejected], *, is_counted: bool = False) -> None:
         """Reject rows of a chunk; call it for each chunk, also where all rows are good, before anything is emitted.
+
+        Args:
+            batch: the chunk.
+            rejected: its bad rows.
+            is_counted: whether ``seen`` has its rows already.
 
         Raises:
             RecordError: the tuple is to fail. Let it pass.
         """
-        self._recent.extend(self.seen + reject.row for reject in rejected)
-        self.seen += batch.num_rows
+        self.seen += 0 if is_counted else batch.num_rows
+        if self.is_read:
+            self._recent.extend(self.seen - batch.num_rows + reject.row for reject in rejected)
         if not rejected:
             return
         origins = batch.column(FIELD)

@@ -401,7 +401,7 @@ class Sending:
         row, where, error = min(own or chunk.errors, key=lambda each: each[0])
         reason = error_of_record(str(self._bolt.component_name), self._bolt.place_of(chunk.tup, row), where, error)
         if len(chunk.errors) > 1:
-            others = sorted(row for row, _, _ in chunk.errors)[1 : 1 + _ROW_ERRORS_MAX]
+            others = sorted(other for other, _, _ in chunk.errors if other != row)[:_ROW_ERRORS_MAX]
             places = "".join(f" {self._bolt.place_of(chunk.tup, other)}" for other in others).rstrip(": ")
             more = f"{reason.message} (and {len(chunk.errors) - 1:,} more of this chunk:{places})"
             reason = type(reason)(more, cure=reason.cure)

@@ -81,6 +81,8 @@ class Aggregation:
                     cure="name each once, with at most one window; rename a key that is named like another column",
                 )
             seen[name.lower()] = name
+        if made.window is not None and "count" in (key.lower() for key in made.keys):
+            raise ConfigError("parquet.keys: beside a window, no key can be named count", cure="another name for it")
         return made
 
     @classmethod
@@ -116,8 +118,9 @@ class Aggregation:
         """Return one row per key; with a window the column ``late_rows`` too, by the watermark in µs.
 
         Types do not depend on the data: counts and sums of whole numbers are int64, of floats float64, of decimals
-        ``decimal(38,s)``; minima and maxima keep their type. Where a sum might go beyond int64, which Arrow would not
-        say, the rows are not folded: each is a partial aggregate of its own.
+        ``decimal(38,s)``; minima and maxima keep their type. Where a sum might be too large for its type, which Arrow
+        would not say, two halves of the rows are folded by themselves, and so on: a key then has several partial
+        aggregates.
 
         >>> rows = pa.table({"route": ["a", "b", "a"], "delay": [1, 2, None]})
         >>> made = Aggregation(("route",), (Aggregate("count", None), Aggregate("sum", "delay")))
@@ -125,7 +128,8 @@ class Aggregation:
         [{'route': 'a', 'count': 2, 'sum_delay': 1}, {'route': 'b', 'count': 1, 'sum_delay': 2}]
         """
         if any(a.function == "sum" and _may_overflow(table.column(str(a.column))) for a in self.aggregates):
-            return pa.concat_tables([self.fold(table.slice(row, 1), watermark) for row in range(table.num_rows)])
+            half = table.num_rows // 2
+            return pa.concat_tables([self.fold(table[:half], watermark), self.fold(table[half:], watermark)])
         if self.window is None:
             return _folded(table, self.keys, self.aggregates)
         table = table.append_column(START, self.window.panes(table.column(self.window.column)))
@@ -135,8 +139,26 @@ class Aggregation:
         return self._finished(self.window.mark(windows, windows.column(ROWS.name), watermark), {LATE: "sum"})
 
     def finish(self, partials: pa.Table) -> pa.Table:
-        """Return one row per key from partial aggregates; late rows are among them."""
+        """Return one row per key from partial aggregates; late rows are among them.
+
+        Raises:
+            OverflowError: a sum is too large for its type.
+        """
+        for name in (each.name for each in self.aggregates if FINISHERS[each.function] == "sum"):
+            if _may_overflow(partials.column(name)):
+                self._check_sums(partials, name)
         return self._finished(partials, {})
+
+    def _check_sums(self, partials: pa.Table, name: str) -> None:
+        """Raise where a sum goes beyond its type: Arrow's sums begin again at the other end."""
+        column: Any = partials.column(name)
+        wide = pa.decimal256(76, getattr(column.type, "scale", 0))
+        grouped = pa.table({**{key: partials.column(key) for key in self.keys}, name: column.cast(wide)})
+        sums: Any = grouped.group_by(list(self.keys)).aggregate([(name, "sum")]).column(f"{name}_sum")
+        try:
+            sums.cast(column.type)
+        except pa.ArrowInvalid as error:
+            raise OverflowError(f"{name}: the sum of a key does not fit {column.type}: {error}") from error
 
     def _finished(self, partials: pa.Table, more: Mapping[str, str]) -> pa.Table:
         wanted = {**{each.name: FINISHERS[each.function] for each in self.aggregates}, **more}
@@ -194,8 +216,14 @@ def _aggregate(text: str, columns: Columns) -> Aggregate:
 
 
 def _may_overflow(column: Any) -> bool:
-    if column.type != pa.int64() or len(column) < 2:  # sums of smaller numbers do not get there in one flush
+    if len(column) < 2:
+        return False
+    if pa.types.is_decimal(column.type):
+        limit, unit = 10**38 - 10**12, 10**column.type.scale  # Python's products are right to 28 digits
+    elif column.type == pa.int64():
+        limit, unit = 2**63, 1
+    else:  # sums of smaller whole numbers do not get there in one flush; those of floats are inf
         return False
     bounds: Any = pc.min_max(column).as_py()
     largest = max(abs(bounds["min"] or 0), abs(bounds["max"] or 0))
-    return bool(largest * len(column) >= 2**63)
+    return bool(largest * unit * len(column) >= limit)

@@ -50,12 +50,14 @@ SMALL_BYTES = 1_000_000  # Below that a file costs its opening and not its readi
 OUTWEIGHS = 4
 """A file that is so many times as large as those it would be merged with is left out: it waits for more of them."""
 INPUTS_MAX = 10_000
+BINS_OPEN_MAX = 200  # Else many files of half the target would each look at all bins before theirs
 
 
 def plan(files: Iterable[DataFile], target_bytes: int = TARGET_BYTES) -> list[list[DataFile]]:
     """Return which files are to become one, in the order of the log; no file stands twice.
 
-    Files of one Hive folder that are smaller than the target fill bins of that size, each the first bin where it fits.
+    Files of one Hive folder that are smaller than the target fill bins of that size, each the first of the last
+    :data:`BINS_OPEN_MAX` where it fits.
     A file that outweighs all others of its bin is left out: so a row is written again only when its file grows by a
     quarter, and compacting after each small flush does not write the whole directory each time.
 
@@ -70,8 +72,8 @@ def plan(files: Iterable[DataFile], target_bytes: int = TARGET_BYTES) -> list[li
             continue
         folder = PurePosixPath(file.path).parent
         own, left = bins.setdefault(folder, []), room.setdefault(folder, [])
-        for number, space in enumerate(left):
-            if file.bytes <= space and len(own[number]) < INPUTS_MAX:
+        for number in range(max(0, len(own) - BINS_OPEN_MAX), len(own)):
+            if file.bytes <= left[number] and len(own[number]) < INPUTS_MAX:
                 own[number].append(file)
                 left[number] -= file.bytes
                 break

@@ -148,9 +148,9 @@ class Recovery:
 
     def _records_of(self, gone: Sequence[str]) -> str:
         """Return which records the flushes of some files were made of; other files of these flushes may be there."""
-        covered = Coverage()
+        covered, named = Coverage(), set(gone)
         for entry in read_entries(self._directory, self._disk):
-            if any(file.path in gone for file in entry.files):
+            if any(file.path in named for file in entry.files):
                 covered.update(entry.coverage)
         ranges: dict[tuple[str, int], list[tuple[int, int]]] = {}
         for stream in covered.streams():
@@ -199,8 +199,10 @@ class Recovery:
         return swept
 
     def _last_sign_of_life(self, names: Iterable[str]) -> float:
+        """Return when the newest of a writer's files was changed; for ever, if it has none any more."""
         layout = self._log.layout
-        return max(self._disk.modified(layout.staged(name)) for name in names)
+        # 0.0: it has moved, or was deleted, since it was listed. Who moved it is alive.
+        return max(filter(None, (self._disk.modified(layout.staged(name)) for name in names)), default=float("inf"))
 
     def _leftovers(self) -> dict[str, list[str]]:
         """Return the staged files that no entry names, by writer."""

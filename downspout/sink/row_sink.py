@@ -499,12 +499,13 @@ class RowSink(Bolt):
         guilty = {batch.ids[row] for row in bad}
         good = np.array([one not in guilty for one in batch.ids], dtype=bool)
         self._figures["rejected"] += len(bad)
-        for row in bad:
+        # A chunk has one id for all its rows: it fails once. Storm ends a worker that answers twice for one tuple.
+        for one, row in {batch.ids[row]: row for row in reversed(bad)}.items():
             error = RecordError(
                 f"{identities.place(row)}: {self.component_name}: two different rows have the same identity",
                 cure="give each its own, with origin.child(component, index), in the bolt that makes them",
             )
-            self.fail_because(batch.ids[row], error)
+            self.fail_because(one, error)
         return batch.only(good)
 
     def report(self) -> Mapping[str, float]:

@@ -40,6 +40,7 @@ _DURATION = re.compile(r"(\d{1,9})\s*(day|hour|minute|second|week)s?", re.ASCII)
 _LEAST, _MOST = -62_135_596_800_000_000, 253_402_300_799_999_999  # the years 1 to 9999, as Python and Spark have them
 OVERLAP_MAX = 1_000  # Windows that a moment may be in
 SIZE_MAX = 36_525 * UNITS["day"]
+DAY = UNITS["day"]  # What a time zone is away from UTC at most
 
 
 @dataclass(frozen=True)
@@ -125,7 +126,8 @@ class Window:
         """
         moments = times.combine_chunks() if isinstance(times, pa.ChunkedArray) else times
         values = np.asarray(moments.cast(pa.int64()).fill_null(_LEAST - 1))
-        outside = (values < _LEAST) | (values > _MOST)
+        # A window that begins before the year 1, or ends after 9999, has no ``datetime``: such a moment is in none.
+        outside = (values < _LEAST + self.size + DAY) | (values > _MOST - self.size - DAY)
         if self.zone:
             inside: Any = pa.array(np.where(outside, 0, values)).cast(pa.timestamp("us", self.zone))
             values = np.asarray(pc.local_timestamp(inside).cast(pa.int64()))

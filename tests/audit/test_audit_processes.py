@@ -110,7 +110,7 @@ class Words"""
 APART = """
 from pathlib import Path
 from downspout.audit.replays import ReplayApart
-from downspout.dead_letters.replay import PlainRecord
+from downspout.dead_letters.claims import PlainRecord
 from downspout.testing.harness import run_on_records
 if __name__ == "__main__":
     ReplayApart("words_topology.py", Path("words"), run_on_records)([PlainRecord("lines", 0, 0, 0, None, b"a b", [])])

@@ -68,3 +68,10 @@ def test_a_record_that_nobody_takes_aside_fails() -> None:
     assert {found.value for found in result.failed("bolt")} == {"?"}
     assert [found.value for found in result.emitted("bolt")] == ["ok"]
     assert "orders[2]@7: bolt: a question" in result.errors[0]
+
+
+def test_good_chunks_count_where_too_many_are_rejected() -> None:
+    """Rows are put aside as long as they are few among all, and not only among chunks that have some."""
+    good, bad = [chunk(["a"] * 20, kind=pa.string()) for _ in range(30)], chunk(["?"] * 4, kind=pa.string())
+    found = run_chunks(Short.spec(), [one for many in good for one in (many, bad)], rejects=True)
+    assert sum(batch.num_rows for batch in found.emitted("bolt", "rejects")) == 120

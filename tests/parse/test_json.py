@@ -523,3 +523,20 @@ def test_a_key_that_is_a_paths_text_is_found_among_many(monkeypatch: pytest.Monk
     _, rejected, _ = same(parser, ["id", "sku", "last"], values)
     assert [place for place, _ in rejected] == [10, 30, 50]
     assert read == 100 - 4
+
+
+def test_keys_that_were_made_to_collide_stop_nobody() -> None:
+    """The reader of flat objects forgets keys that it cannot tell apart; the records are read in another way."""
+    keys = ("T%Qkww0I177zl.f", "-w3KEW(GddG-@e9", "T%Qkww0Izzz")
+    parser = JsonParser(Paths(["id"]), Columns.parse(["id:int64"]))
+    hostile = [json.dumps({keys[number % 3]: 1, "id": number}).encode() for number in range(90)]
+    for values in (hostile, [b'{"id":%d}' % number for number in range(90)], hostile):
+        assert parser.parse(pa.array(values)).batch.column("id").to_pylist() == list(range(90))
+
+
+def test_a_record_that_is_nested_too_deeply_is_rejected() -> None:
+    """orjson reads 1,000 levels, and Python's reader, which tells a whole number from a float, does not."""
+    parser = JsonParser(Paths(["a"]), Columns.parse(["a:int64"]))
+    deep = b'{"a": 1.0, "x": ' + b"[" * 1_000 + b"]" * 1_000 + b"}"
+    found = parser.parse(pa.array([b'{"a": 1}', deep, b'{"a": 2}']))
+    assert (found.rows.tolist(), [reject.row for reject in found.rejected]) == ([0, 2], [1])

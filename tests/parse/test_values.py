@@ -63,3 +63,10 @@ def test_a_rejected_value_keeps_no_stack_of_those_before() -> None:
             values.row(["pieces"])
         lengths.append(len("".join(traceback.format_exception(raised.value))))
     assert lengths == lengths[:1] * 20
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf")])
+def test_no_decimal_is_infinite_or_no_number(value: float) -> None:
+    """Doubles of Avro and Protobuf may be."""
+    assert alone("decimal(9,2)", value) == in_a_column("decimal(9,2)", value)
+    assert "does not fit decimal(9,2)" in alone("decimal(9,2)", value)

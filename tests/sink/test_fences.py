@@ -251,3 +251,18 @@ def test_a_data_file_that_somebody_deletes_is_named_at_the_next_start(tmp_path: 
     assert caught.value.cure
     victim.write_bytes(content)
     assert flush(opened(tmp_path, "next"), range(6)).covered == 6
+
+
+class ListedTooEarly(Disk):
+    """A file is gone when its age is asked for: its writer has given it its name in the meantime."""
+
+    def modified(self, path: Path) -> float:
+        return 0.0
+
+
+def test_a_writer_whose_file_has_just_moved_is_alive(tmp_path: Path) -> None:
+    """The race: a sweeper lists a file, its writer renames it, and the sweeper finds nothing of that name."""
+    staging = opened(tmp_path, "alive", cls=StagingWriter)
+    flush(staging, range(5))
+    opened(tmp_path, "another", ListedTooEarly())
+    assert [entry.kind for entry in read_entries(tmp_path)] == []

@@ -89,11 +89,17 @@ def test_a_row_that_does_not_fit_fails_its_chunk(tmp_path: Path) -> None:
 
 
 def test_two_rows_with_one_identity_fail_the_chunk(tmp_path: Path) -> None:
+    """Once, whatever the number of bad rows: Storm ends a worker that answers twice for one tuple."""
     bolt = make(ParquetBolt, tmp_path)
+    answers: list[str] = []
+    note = bolt.fail_because
+    bolt.fail_because = lambda one, error: (answers.append(one), note(one, error))
     bolt.process_chunk(chunk(0, ["a", "b"]))
     bolt.process_chunk(chunk(1, ["another", "c"]))
+    bolt.process_chunk(chunk(0, ["all", "different"])._replace(id="twice"))
     bolt.drain()
     assert bolt.acked == ["0-2"]
+    assert sorted(answers) == ["1-3", "twice"]
     assert "two different rows have the same identity" in bolt.failed["1-3"]
     assert [row["word"] for row in rows(tmp_path)] == ["a", "b"]
 

@@ -23,6 +23,7 @@ from demos.flights_data import load_flights
 from downspout.errors import ConfigError
 from downspout.ledger import Origin
 from downspout.sink import Aggregate, Aggregation, Window, read_table
+from downspout.sink.snapshot import read_windows
 from tests.sink.support import sink
 
 SCHEMA = ["route:string", "at:timestamp", "delay:int16"]
@@ -200,3 +201,16 @@ def test_a_date_is_no_moment() -> None:
     """A column of days is refused: an hour of it would be midnight's."""
     with pytest.raises(ConfigError, match="day:date is no moment"):
         AggregateBolt.spec(directory="x", schema=["day:date"], keys=["window(day, 1 day)"], aggregates=["count"])
+
+
+def test_a_time_at_the_end_of_the_calendar_is_in_the_window_null(tmp_path: Path) -> None:
+    """The window of 9999-12-31 ends in a year that no reader has a date for."""
+    conf = {"parquet.keys": ["window(at, 1 day)"], "parquet.aggregates": ["count"], "parquet.schema": SCHEMA}
+    bolt = sink(AggregateBolt, tmp_path, fields=["origin", "route", "at", "delay"], **conf)
+    for offset, at in enumerate([datetime(2013, 1, 1, tzinfo=UTC), datetime(9999, 12, 31, tzinfo=UTC)]):
+        bolt.process(_tuple(offset, ("EWR-IAH", at, 1)))
+    bolt.drain()
+    assert [(row.start, row.rows) for row in read_windows(tmp_path).windows] == [
+        (datetime(2013, 1, 1, tzinfo=UTC), 1),
+        (None, 1),
+    ]
