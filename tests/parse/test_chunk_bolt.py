@@ -70,8 +70,18 @@ def test_a_record_that_nobody_takes_aside_fails() -> None:
     assert "orders[2]@7: bolt: a question" in result.errors[0]
 
 
+class Rare(ChunkBolt):
+    """Calls ``reject`` only for chunks that have something to reject."""
+
+    outputs = Short.outputs
+
+    def process_chunk(self, tup: Any) -> None:
+        if rows := pc.indices_nonzero(pc.equal(tup.values.column("value"), "?")).to_pylist():
+            self.reject(tup.values, rows, ["a question"] * len(rows))
+
+
 def test_good_chunks_count_where_too_many_are_rejected() -> None:
     """Rows are put aside as long as they are few among all, and not only among chunks that have some."""
     good, bad = [chunk(["a"] * 20, kind=pa.string()) for _ in range(30)], chunk(["?"] * 4, kind=pa.string())
-    found = run_chunks(Short.spec(), [one for many in good for one in (many, bad)], rejects=True)
+    found = run_chunks(Rare.spec(), [one for many in good for one in (many, bad)], rejects=True)
     assert sum(batch.num_rows for batch in found.emitted("bolt", "rejects")) == 120
