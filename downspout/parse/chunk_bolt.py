@@ -48,7 +48,7 @@ class ChunkBolt(Bolt):
 
         @wraps(own)
         def process_chunk(self: ChunkBolt, tup: Any) -> None:
-            if (is_first := self._counted is not tup):  # else a subclass calls its base's
+            if is_first := self._counted is not tup:  # else a subclass calls its base's
                 self._counted = tup
                 self._rejects.seen += tup.values.num_rows
             try:
