@@ -153,7 +153,8 @@ class Aggregation:
         """Raise where a sum goes beyond its type: Arrow's sums begin again at the other end."""
         column: Any = partials.column(name)
         wide = pa.decimal256(76, getattr(column.type, "scale", 0))
-        grouped = pa.table({**{key: partials.column(key) for key in self.keys}, name: column.cast(wide)})
+        keys: dict[str, Any] = {key: partials.column(key) for key in self.keys}
+        grouped = pa.table({**keys, name: column.cast(wide)})
         sums: Any = grouped.group_by(list(self.keys)).aggregate([(name, "sum")]).column(f"{name}_sum")
         try:
             sums.cast(column.type)
