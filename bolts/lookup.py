@@ -219,6 +219,7 @@ class LookupBolt(Bolt):
     def process_chunk(self, tup: Any) -> None:
         """Emit the same for the records of a chunk."""
         chunk: pa.RecordBatch = tup.values
+        self._rejects.seen += chunk.num_rows
         keys = chunk.column(self._key)
         added, known = self._table.rows(keys)
         columns: list[Any] = [chunk.column(name) for name in ("origin", *self._fields)] + added

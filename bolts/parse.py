@@ -332,6 +332,7 @@ class ParseBolt(Bolt):
         """
         chunk: pa.RecordBatch = tup.values
         assert self._parser is not None  # for the type checker: without types there is no process_chunk
+        self._rejects.seen += chunk.num_rows
         found = self._parser.parse(chunk.column("value"))
         self._rejects.of_chunk(chunk, found.rejected)
         if found.filtered and self._has_null_rows:

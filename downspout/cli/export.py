@@ -102,7 +102,8 @@ def _target(arguments: argparse.Namespace) -> Target:
     directory: Path = arguments.directory
     place = arguments.to or f"{directory}.{'delta' if arguments.delta else 'iceberg'}"
     if arguments.delta:
-        from downspout.sink.snapshot import logged_columns, logged_folders
+        from downspout.sink.log import logged_columns
+        from downspout.sink.schema import logged_folders
         from downspout.tables.delta import DeltaTarget
 
         return DeltaTarget(place, logged_folders(logged_columns(directory) or ()))

@@ -48,13 +48,15 @@ class ChunkBolt(Bolt):
 
         @wraps(own)
         def process_chunk(self: ChunkBolt, tup: Any) -> None:
-            if is_first := self._counted is not tup:  # else a subclass calls its base's
-                self._counted = tup
-                self._rejects.seen += tup.values.num_rows
+            if self._counted is tup:  # a subclass calls its base's
+                own(self, tup)
+                return
+            self._counted = tup
+            self._rejects.seen += tup.values.num_rows
             try:
                 own(self, tup)
             finally:
-                self._counted = None if is_first else tup
+                self._counted = None
 
         cls.process_chunk = process_chunk  # type: ignore[method-assign]
 
@@ -124,7 +126,7 @@ class ChunkBolt(Bolt):
             RecordError: no bolt reads the rejects, or too many were rejected. Do not catch it: the tuple must fail.
         """
         rejected = [Rejected(row, reason) for row, reason in zip(rows, reasons, strict=True)]
-        self._rejects.of_chunk(batch, rejected, is_counted=True)
+        self._rejects.of_chunk(batch, rejected)
 
     def _chunk(self, values: Any) -> pa.RecordBatch:
         """Return the values of a record as a chunk."""

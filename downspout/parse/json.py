@@ -1,15 +1,14 @@
 """JSON parsed a chunk at a time, with the outcome that each value has by itself.
 
-What a value is, :func:`parse_object` and the declared columns decide, one record at a time: that is the *exact* way,
-and it is what a bolt does in record mode. Here the same comes about for many values at once, by whichever way is the
-fastest that can prove that it reads a value as the exact one does:
+:func:`parse_object` and the declared columns define what a value is, one record at a time, as a bolt in record mode
+does it. A chunk gives the same result, read by the fastest strategy that provably agrees with that definition:
 
-1. objects of scalars by :mod:`~downspout.parse.flat`,
-2. other plain objects by Arrow's reader (:class:`ArrowReader`),
-3. all that is left, and all that is in any way odd, the exact way.
+1. :mod:`~downspout.parse.flat` for objects of scalars,
+2. Arrow's reader for other plain objects (:class:`ArrowReader`),
+3. :func:`parse_object` for the rest.
 
-No way counts on its results being in order: each says of which rows they are. One that takes too little of what it is
-given is left out for a while (:class:`Turns`).
+Each strategy returns row numbers and arrays, in any order. One that can read only few of the values it is given is
+skipped for a while (:class:`Turns`).
 """
 
 from __future__ import annotations
@@ -137,18 +136,19 @@ def _wrong(value: Any, wanted: type, way: Path) -> ValueError:
 
 # --- Arrow's JSON reader, kept to what it reads as orjson does ---
 #
-# It reads a text of several documents, and tells neither where one ended nor always which one it did not like. So a
-# document goes through it only if that cannot matter. Each begins with ``{`` and ends with ``}``, and a line feed
-# stands between two: a document that is cut short cannot go on in the next one, because ``{`` may not follow ``}`` and
-# a text may hold no line feed. So each gives one row at least; and where there are as many rows as documents, each gave
-# one.
+# Arrow reads several documents as one text. It reports neither where each document ended nor, in every case, which one
+# was invalid. So documents are given to it only where that does not matter: each begins with ``{`` and ends with ``}``,
+# with a line feed between two. A truncated document cannot continue in the next one, because ``{`` may not follow ``}``
+# and a string may not contain a line feed. So each document gives at least one row, and if there are as many rows as
+# documents, each gave exactly one.
 #
-# What it takes and orjson does not is kept from it: NUL, which ends its input; NaN and infinity; bytes that are no
-# UTF-8 in a value that nobody asked for; lone surrogates, on some versions; and depth. What it reads otherwise is told
-# apart afterwards: whole numbers in a column of floats, from 2^53 on or with a sign before zero.
+# Documents that Arrow accepts and orjson rejects are not given to it: those with NUL, which ends its input, NaN,
+# infinity, invalid UTF-8 in a field that is not read, lone surrogates (in some versions), or too many levels of
+# nesting. A value that the two read differently is found afterwards: a whole number in a column of floats that is at
+# least 2^53 or is -0.
 
-DEPTH_MAX = 1_000  # Brackets in a document from which on it may nest more deeply than orjson goes (1,024)
-FAILURES_MAX = 16  # Times that it may not like a block, or parts of it, before the rest goes another way
+DEPTH_MAX = 1_000  # Brackets in a document; with more it might nest more deeply than orjson reads (1,024)
+FAILURES_MAX = 16  # Blocks, or parts of blocks, that Arrow may reject before the rest is read by orjson
 _EXACT_MAX = {"float32": 2**24, "float64": 2**53}
 """Up to here a whole number is a float; beyond, it does not fit a column of floats, and a float does."""
 _NOT_FOR_ARROW = (b"NaN", b"Inf", b"\\ud", b"\\uD")

@@ -61,7 +61,7 @@ class Rejects:
         outputs = context.get("stream->outputfields") or {}
         self._fields = list(outputs.get(REJECTS) or REJECT_FIELDS)
         self.count = 0  # rows that have left
-        self.seen = 0  # rows that the bolt was given; it counts them here where it takes records
+        self.seen = 0  # rows that the bolt was given: it counts them here, before it processes them
         self._recent: deque[int] = deque()  # for each of the last rejected rows: how many had been seen
         ratio = SETTINGS["kafka.breaker_ratio"]
         self._ratio = float(ratio.parse(conf.get(ratio.key, ratio.default), "topology"))
@@ -86,22 +86,16 @@ class Rejects:
         self._bolt.emit([known[name] for name in self._fields], stream=REJECTS, anchors=[tup])
         self.count += 1
 
-    def of_chunk(self, batch: pa.RecordBatch, rejected: Sequence[Rejected], *, is_counted: bool = False) -> None:
-        """Reject rows of a chunk; call it for each chunk, also where all rows are good, before anything is emitted.
-
-        Args:
-            batch: the chunk.
-            rejected: its bad rows.
-            is_counted: whether ``seen`` has its rows already.
+    def of_chunk(self, batch: pa.RecordBatch, rejected: Sequence[Rejected]) -> None:
+        """Reject rows of a chunk that has been counted; call it before anything of this chunk is emitted.
 
         Raises:
             RecordError: the tuple is to fail. Let it pass.
         """
-        self.seen += 0 if is_counted else batch.num_rows
-        if self.is_read:
-            self._recent.extend(self.seen - batch.num_rows + reject.row for reject in rejected)
         if not rejected:
             return
+        if self.is_read:
+            self._recent.extend(self.seen - batch.num_rows + reject.row for reject in rejected)
         origins = batch.column(FIELD)
         if not self.is_read or self._are_too_many():
             more = f" (and {counted(len(rejected) - 1, 'other')} of this chunk)" if len(rejected) > 1 else ""

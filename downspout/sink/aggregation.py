@@ -21,7 +21,7 @@ import pyarrow.compute as pc
 
 from downspout.errors import ConfigError
 from downspout.sink.column_types import TIMESTAMP
-from downspout.sink.schema import Columns, rejoin
+from downspout.sink.schema import ORIGIN_SCHEMA, Columns, logged_folders, rejoin
 from downspout.sink.windows import END, LATE, START, Window
 
 FUNCTIONS = ("sum", "min", "max", "count")
@@ -214,6 +214,22 @@ def _aggregate(text: str, columns: Columns) -> Aggregate:
     if function == "sum" and not kind.startswith(("int", "float", "decimal")):
         raise ConfigError(f"parquet.aggregates: {text}: a {kind} cannot be added up", cure="min, max or count")
     return Aggregate(function, column)
+
+
+def logged_schema(logged: Sequence[str]) -> pa.Schema:
+    """Return the columns of the rows, from the words in which a commit log holds them. Those of folders are last.
+
+    >>> logged_schema(["word:string", "n:int16", "key word", "count", "sum_n"]).names
+    ['word', 'count', 'sum_n']
+    >>> logged_schema(["word:string", "n:int16", "/word"]).names
+    ['n', '_topic', '_topic_id', '_partition', '_offset', '_path', 'word']
+    """
+    columns = Columns.parse([text for text in logged if ":" in text])
+    folders = logged_folders(logged)
+    aggregation = Aggregation.logged(logged)
+    rows = aggregation.schema(columns) if aggregation else pa.schema([*columns.schema, *ORIGIN_SCHEMA])
+    ends = [columns.schema.field(name) for name in folders]
+    return pa.schema([field for field in rows if field.name not in folders] + ends)
 
 
 def _may_overflow(column: Any) -> bool:

@@ -383,7 +383,7 @@ class IdentityBuilder:
             try:
                 numbers = _look_up(known, topics, topic_ids, partitions, paths)
             except KeyError:  # a stream that was not seen before: seldom
-                for key in set(zip(topics, topic_ids, partitions, paths, strict=True)):
+                for key in dict.fromkeys(zip(topics, topic_ids, partitions, paths, strict=True)):
                     self._register(key, source)
                 numbers = _look_up(known, topics, topic_ids, partitions, paths)
             found: Any = pa.array(offsets)

@@ -49,11 +49,11 @@ from downspout.sink.windows import Watermark
 
 # --- what the entries add up to, and how a checkpoint holds it ---
 #
-# A checkpoint is a cache: the state after *n* entries, so that who opens a directory reads it and the few entries
-# behind it, however long its history is. It never says anything that the entries do not say.
+# A checkpoint caches the state after *n* entries, so that opening a directory takes one checkpoint and a few entries,
+# however long its history is. It holds nothing that cannot be computed from the entries.
 
 CHECKPOINT_FORMAT = 1
-WRITERS_MAX = 1000  # Of so many writers and Spark batches the names are remembered, the latest ones
+WRITERS_MAX = 1000  # The names of the latest writers and Spark batches are kept, up to this many
 
 
 class DirectoryState:
@@ -67,7 +67,7 @@ class DirectoryState:
         self.component: str | None = None
         self.schemas: tuple[tuple[str, ...], ...] = ()  # the columns of the entries, each version once, as they came
         self.files: dict[str, DataFile] = {}  # the data files that count, by path, in the order in which they came
-        # path → number of the entry that has removed it, for those that may still be in sight
+        # path → number of the entry that removed it, for files that may still be published
         self.removed: dict[str, int] = {}
         self.fenced: set[str] = set()  # writers that may commit no more
         self.writers: dict[str, int] = {}  # who wrote lately → the number of their last entry
@@ -85,7 +85,10 @@ class DirectoryState:
         return merge_schemas(self.schemas) if self.schemas else None
 
     def refusals(self, schema: tuple[str, ...]) -> list[str]:
-        """Return why nobody may write with these columns: they are no earlier version, and do not extend the others."""
+        """Return why these columns are refused: they are neither a version in the log nor an extension of all of them.
+
+        Empty if they are accepted.
+        """
         if schema in self.schemas:
             return []
         known = self.schema
@@ -402,3 +405,14 @@ def read_entries(directory: str | os.PathLike[str], disk: Storage | None = None)
     entries = log.refresh()
     log.check_complete()
     return entries
+
+
+def logged_columns(directory: Path, disk: Storage | None = None) -> tuple[str, ...] | None:
+    """Return the columns of a directory in the words of its log, as they are now; None where there is no log.
+
+    Raises:
+        SinkError: the log is damaged.
+    """
+    log = CommitLog(directory, disk)
+    log.refresh()
+    return log.schema

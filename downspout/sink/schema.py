@@ -55,6 +55,15 @@ def merge_schemas(versions: Iterable[Sequence[str]]) -> tuple[str, ...]:
     return reduce(_join, map(tuple, versions), ())
 
 
+def logged_folders(logged: Sequence[str]) -> list[str]:
+    """Return the columns whose values are Hive folders, from the words in which a commit log holds them.
+
+    >>> logged_folders(["word:string", "n:int16", "/word"])
+    ['word']
+    """
+    return [text[1:] for text in logged if text.startswith("/") and ":" not in text]
+
+
 def refusals(before: Sequence[str], now: Sequence[str]) -> list[str]:
     """Return why a sink with the columns ``now`` may not write where there are those of ``before``; empty if it may.
 

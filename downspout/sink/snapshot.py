@@ -22,10 +22,10 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import Any, TypeVar, cast
 
 import pyarrow as pa
-import pyarrow.dataset as ds
+import pyarrow.dataset as ds  # which imports pandas, where it is installed: half a second of a start
 import pyarrow.parquet as pq
 from pyarrow import fs
 
@@ -33,19 +33,16 @@ from downspout.clock import SYSTEM_CLOCK, Clock
 from downspout.errors import ConfigError, SinkError
 from downspout.settings.object_path import ObjectPath, place
 from downspout.sink import hive
-from downspout.sink.aggregation import Aggregation
+from downspout.sink.aggregation import logged_schema
 from downspout.sink.layout import Layout
 from downspout.sink.log import CommitLog
 from downspout.sink.log_entry import DataFile, Partition
 from downspout.sink.log_stream import gone
 from downspout.sink.object_store import storage_of
 from downspout.sink.recovery import lost_log
-from downspout.sink.schema import ORIGIN_SCHEMA, Columns
+from downspout.sink.schema import ORIGIN_SCHEMA
 from downspout.sink.storage import Storage
 from downspout.sink.windows import END, LATE, START, Watermark
-
-if TYPE_CHECKING:
-    import pyarrow.dataset as ds
 
 logger = logging.getLogger("downspout.sink")
 
@@ -141,7 +138,7 @@ def pin(view: View, files: Iterable[DataFile], *, disk: Storage | None = None, c
 def remove_snapshot(snapshot: Path, disk: Storage | None = None) -> bool:
     """Delete a snapshot; return whether it was still there.
 
-    By one rename first: who lists a folder that is half empty would take what is left for everything.
+    It is renamed first: a reader that lists a half-deleted folder would take the remaining files for all of them.
 
     Raises:
         OSError: it cannot be renamed.
@@ -185,8 +182,8 @@ def read_table(
 
     Raises:
         SinkError: the directory does not exist, has no log, or is damaged.
-        ConfigError: a column is not there, or ``closed`` of rows without windows; or it is no place that sinks write
-            to.
+        ConfigError: a column does not exist, ``closed`` is given for rows without windows, or no sink can write to
+            this kind of place.
     """
     wanted = pq.filters_to_expression(filters) if isinstance(filters, list) else filters
     return restarting(
@@ -309,12 +306,11 @@ def _damaged(view: View, path: str, error: Exception) -> SinkError:
 
 # --- what a directory holds, as its commit log says ---
 #
-# A plain reader lists a directory. While a compaction, or whoever rolls it forward, renames files, a listing may have
-# the old ones and the new one, or neither. A reader that goes through the log takes the list of files from there, which
-# has each row once at every moment, and looks for each file where it is by then. Files go one way only: from staging
-# into sight, from there among the replaced, where they are kept for a while. So one look at the three places, in that
-# order, finds a file that was anywhere; it misses only one that was deleted in the end. Its rows are in newer files,
-# and the log says in which.
+# While a compaction renames files, a reader that lists the directory may see the old files and the new one, or neither.
+# A reader that takes the list of files from the log sees each row once at every moment, and then opens each file where
+# it is by now. A file only ever moves forward: from staging to its final name, and from there to the replaced files,
+# which are kept for a while. So checking these three places, in that order, finds every file that still exists. The
+# rows of a deleted file are in newer files, which the log names.
 
 ORIGIN_COLUMNS = tuple(ORIGIN_SCHEMA.names)
 """What the sinks write beside the row: which record it came from, and which of that record's rows it is."""
@@ -376,8 +372,6 @@ class View:
 
     def guarantee(self, path: str) -> ds.Expression:
         """Return what its folders say of all rows of a data file."""
-        import pyarrow.dataset as ds  # which imports pandas, where it is installed: half a second of a start
-
         made: ds.Expression = ds.scalar(True)
         for name, value in self.folders(path).items():
             field = ds.field(name)
@@ -386,10 +380,10 @@ class View:
 
 
 def wherever(layout: Layout, path: str, use: Callable[[Path], _Made]) -> _Made:
-    """Do something with a data file where it is by now.
+    """Use a data file at the first place where it exists: staged, published or replaced.
 
     Args:
-        use: what is done; a FileNotFoundError of it says that the file is not there.
+        use: called with each place in turn; it raises FileNotFoundError if the file is not there.
     """
     for way in layout.way(path):
         try:
@@ -400,14 +394,14 @@ def wherever(layout: Layout, path: str, use: Callable[[Path], _Made]) -> _Made:
 
 
 def restarting(directory: Path, disk: Storage | None, attempt: Callable[[View], _Made]) -> _Made:
-    """Make something of what a directory holds; again where a file was deleted before it was reached."""
+    """Call ``attempt`` with a view of a directory; start again if a file was deleted before it was read."""
     view = View.of(directory, disk)
     for _ in range(RESTARTS_MAX):
         try:
             return attempt(view)
         except FileNotFoundError as error:
             before, view, gone = view, View.of(directory, disk), error.filename
-            # That is no error if the log has moved on: the file was replaced, and not kept for long enough.
+            # If the log has new entries, the file was replaced and then deleted before it was read: start again.
             if view.length == before.length:
                 raise SinkError(
                     f"{gone} is gone, and the commit log names it: its rows are missing",
@@ -417,42 +411,6 @@ def restarting(directory: Path, disk: Storage | None, attempt: Callable[[View], 
         f"{directory}: files were replaced and deleted {RESTARTS_MAX} times while they were being read",
         cure="keep what compactions replace for longer (downspout compact --keep)",
     )
-
-
-def logged_columns(directory: Path, disk: Storage | None = None) -> tuple[str, ...] | None:
-    """Return the columns of a directory in the words of its log, as they are now; None where there is no log.
-
-    Raises:
-        SinkError: the log is damaged.
-    """
-    log = CommitLog(directory, disk)
-    log.refresh()
-    return log.schema
-
-
-def logged_folders(logged: Sequence[str]) -> list[str]:
-    """Return the columns whose values are Hive folders, from the words in which a commit log holds them.
-
-    >>> logged_folders(["word:string", "n:int16", "/word"])
-    ['word']
-    """
-    return [text[1:] for text in logged if text.startswith("/") and ":" not in text]
-
-
-def logged_schema(logged: Sequence[str]) -> pa.Schema:
-    """Return the columns of the rows, from the words in which a commit log holds them. Those of folders are last.
-
-    >>> logged_schema(["word:string", "n:int16", "key word", "count", "sum_n"]).names
-    ['word', 'count', 'sum_n']
-    >>> logged_schema(["word:string", "n:int16", "/word"]).names
-    ['n', '_topic', '_topic_id', '_partition', '_offset', '_path', 'word']
-    """
-    columns = Columns.parse([text for text in logged if ":" in text])
-    folders = logged_folders(logged)
-    aggregation = Aggregation.logged(logged)
-    rows = aggregation.schema(columns) if aggregation else pa.schema([*columns.schema, *ORIGIN_SCHEMA])
-    ends = [columns.schema.field(name) for name in folders]
-    return pa.schema([field for field in rows if field.name not in folders] + ends)
 
 
 # --- windows: which are final, and where rows came late ---
@@ -500,7 +458,7 @@ def read_windows(directory: str | Path) -> WindowReport:
 
     Raises:
         SinkError: the directory does not exist, has no log, or is damaged.
-        ConfigError: the rows have no windows; or it is no place that sinks write to.
+        ConfigError: the rows have no windows, or no sink can write to this kind of place.
     """
     return restarting(place(directory), None, _report)
 

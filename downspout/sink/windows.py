@@ -189,38 +189,38 @@ def _duration(microseconds: int) -> str:
     return f"{number} {unit}{'' if number == 1 else 's'}"
 
 
-# --- the watermark: which windows are final, the same for all who ask, and for ever ---
+# --- the watermark: which windows are final ---
 #
-# A window is *final* when its end is at or before the watermark. Each ``flush`` entry of a sink with a window carries
-# the greatest time of each partition among its rows, and the watermark after it; readers take that as it is. The log is
-# one order that all writers see, and whoever appends has read all entries before. So the watermark after *n* entries is
-# one number; it never goes back; and whether a row is *late*, by the watermark before its own entry, is as certain as
-# its place in the log. What an entry adds to a window that is final before it, it marks (``late_rows``). Hence the rule
-# that readers rely on: **the rows of a final window that are not marked late never change**, whatever comes later.
+# A window is *final* when it ends at or before the watermark. Each ``flush`` entry of a sink with a window holds, for
+# each partition, the greatest time among its rows, and the watermark after the entry; readers use that watermark as it
+# is. All writers append to one log, and each reads all earlier entries before it appends. So the watermark after *n*
+# entries is one number for everybody, and it never goes back. A row is *late* if its window was final before the row's
+# own entry; the entry counts such rows in ``late_rows``. Readers rely on this rule: **the rows of a final window that
+# are not marked late never change**.
 #
-# How a writer advances it. The watermark is the least of the greatest times, less ``parquet.lateness_s``. The least of
-# what, matters:
+# The watermark is the least of the greatest times, minus ``parquet.lateness_s``, taken over pairs of a partition and a
+# writer:
 #
-# * *Of partitions, and of writers.* Two tasks of a sink, or two workers, may both get rows of a partition, and flush at
-#   different moments. What one has flushed says nothing about the rows that the other holds: so each pair of a
-#   partition and a writer has a time of its own. A task that is started anew is another writer. So after a crash, a
-#   rebalance, a seek, or a change of the number of tasks, the old pairs hold the watermark until the new ones have
-#   caught up. (Spark commits a batch whole: all its tasks are one writer.)
-# * *Idle ones are left out.* A pair counts until the directory was written to for ``parquet.idle_s`` without a row of
-#   it. For so long nothing is final in a new directory either: which partitions there are shows by then. A partition
-#   that has no row at all is never waited for; its first rows may be late.
-# * *Time is counted while somebody writes*: from one such entry to the next, but at most a quarter of ``idle_s``. So a
-#   night without a run makes nobody idle, nor does a clock that jumps.
-# * *A time in the future counts as now*: the clock of one broken device closes nothing.
+# * *Each writer counts separately.* Two tasks of a sink, or two workers, may both get rows of a partition and flush at
+#   different times. A flush of one does not show which rows the other still holds. A restarted task is a new writer. So
+#   after a crash, a rebalance, a seek or a change of the number of tasks, the old pairs hold the watermark back until
+#   they are idle. (Spark commits a batch as a whole: all its tasks are one writer.)
+# * *Idle pairs are dropped.* A pair counts until the directory was written to for ``parquet.idle_s`` without a row of
+#   that pair. In a new directory nothing is final for that long, so that every partition can show up. A partition that
+#   has never had a row is not waited for; its first rows may be late.
+# * *Idle time passes only while entries are written*: it is counted from one flush entry to the next, and each interval
+#   counts as at most a quarter of ``idle_s``. So neither a night without a run nor a clock that jumps makes a pair
+#   idle.
+# * *A time in the future counts as now*, so that one device with a wrong clock closes no window.
 #
-# Replays carry no times: rows that are covered are in no entry. A ``compact`` or ``fence`` entry changes nothing here;
-# a ``rebuild`` begins anew. Where the settings change, entries from then on go by the new ones, and the watermark stays
-# where it is until those have passed it.
+# Replays do not change the watermark: rows that are covered are in no entry. Nor does a ``compact`` or ``fence`` entry;
+# a ``rebuild`` starts from none. If the settings change, later entries use the new ones, and the watermark stands still
+# until the new rule goes beyond it.
 #
-# What ``lateness_s`` must cover is the disorder of the times within a partition, as rows arrive: that of the topic, and
-# what the topology adds (a record that is tried again, parallel bolts before the sink).
+# ``lateness_s`` must cover how far out of order the rows of a partition reach the sink: the disorder in the topic, and
+# what the topology adds (retries, parallel bolts before the sink).
 
-PAUSES = 4  # A pause counts as at most this part of ``idle_s``
+PAUSES = 4  # An interval between entries counts as at most this part of ``idle_s``
 
 
 class Watermark:

@@ -9,8 +9,7 @@ A flush
 
 Killed before the database has committed, nothing happened, and the rows come again. Killed after it, their replays are
 covered. If the connection is lost in the COMMIT, the next try finds the flush's *token* in the log, or not. It cannot
-miss
-a commit in flight: to add an entry it waits for the end of the transaction that has taken the number.
+miss a commit in flight: to add an entry it waits for the end of the transaction that has taken the number.
 
 **The log.** An entry has the identities of a flush's rows (``downspout/sink/identity.py``) and the token. Number and
 sink are its key: of two writers that take the same number, one waits for the other's transaction to end and learns that

@@ -18,8 +18,8 @@ from bolts.parquet import ParquetBolt
 from downspout.cli import main
 from downspout.errors import SinkError
 from downspout.sink import DirectoryState, read_table
+from downspout.sink.log import logged_columns
 from downspout.sink.schema import refusals
-from downspout.sink.snapshot import logged_columns
 from tests.sink.support import TOPIC, TOPIC_ID, sink, tup, write
 
 OLD, NEW = ["n:int32", "word:string"], ["n:int64", "word:string", "price:decimal(9,2)"]
