@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import tracemalloc
+from types import SimpleNamespace
 from typing import Any, ClassVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
+import pytest
 from streamparse import Stream, Topology
 
+from downspout.errors import RecordError
 from downspout.ledger import Origin
 from downspout.parse import REJECT_FIELDS, ChunkBolt
+from downspout.parse.rejects import Rejects
+from downspout.sink.schema import Rejected
 from downspout.testing import run_bolt, run_topology
 from tests.parse.support import chunk, rows_of, run_chunks
 from tests.parse.test_parse_bolt import Records, Source
@@ -78,6 +84,27 @@ class Rare(ChunkBolt):
     def process_chunk(self, tup: Any) -> None:
         if rows := pc.indices_nonzero(pc.equal(tup.values.column("value"), "?")).to_pylist():
             self.reject(tup.values, rows, ["a question"] * len(rows))
+
+
+def test_rejected_rows_that_nobody_reads_take_no_memory() -> None:
+    """Without a reader the tuple fails, again and again with each retry; nothing is remembered of it."""
+    rejects = Rejects(SimpleNamespace(component_name="bolt"), {}, {})
+    rows = [Rejected(row, "a question") for row in range(1_000)]
+    batch = chunk(["?"] * 1_000, kind=pa.string())
+
+    def reject() -> None:
+        rejects.seen += batch.num_rows
+        with pytest.raises(RecordError):
+            rejects.of_chunk(batch, rows)
+
+    reject()
+    tracemalloc.start()
+    try:
+        for _ in range(50):
+            reject()
+        assert tracemalloc.get_traced_memory()[0] < 200_000  # 50,000 numbers would be more than a million bytes
+    finally:
+        tracemalloc.stop()
 
 
 def test_good_chunks_count_where_too_many_are_rejected() -> None:

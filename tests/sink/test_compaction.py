@@ -197,6 +197,24 @@ def test_compacting_after_each_flush_rewrites_little() -> None:
     assert written < 15 * 1000 * SMALL_BYTES
 
 
+class CountedSize(int):
+    """A size that counts how often it is compared with the room in a bin."""
+
+    comparisons = 0
+
+    def __le__(self, other: int) -> bool:
+        CountedSize.comparisons += 1
+        return int(self) <= other
+
+
+def test_many_files_that_fit_no_common_bin_are_planned_in_linear_time() -> None:
+    """Files of more than half the target each need a bin of their own; a file is compared with some bins, not all."""
+    CountedSize.comparisons = 0
+    files = [DataFile(f"f{number}", 1, CountedSize(60 * SMALL_BYTES)) for number in range(3_000)]
+    assert plan(files, 100 * SMALL_BYTES) == []
+    assert CountedSize.comparisons < 250 * len(files)
+
+
 # --- a directory -------------------------------------------------------------------------------------------
 
 

@@ -21,7 +21,7 @@ from downspout.testing.simulation.simulated_process import Fuse, SimulatedProces
 if TYPE_CHECKING:
     from downspout.testing.simulation.world import World
 
-__all__ = ["CHUNKS", "KINDS", "FaultPlan", "Step", "draw"]
+__all__ = ["CHUNKS", "KINDS", "FaultPlan", "Faults", "Step", "draw"]
 
 KINDS: Mapping[str, str] = {
     "crash": "a process is killed at some call, and started again after a while",
@@ -209,8 +209,6 @@ def _faults(rng: random.Random, kind: str, duration: float) -> list[Step]:
 
 
 # --- each kind of fault ---
-
-__all__ = ["Faults"]
 
 MEMBERS_MAX = 3
 PARTITIONS_MAX = 6

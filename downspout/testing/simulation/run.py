@@ -33,7 +33,7 @@ from downspout.testing.simulation.verdict import Rows, SinkRows, dead_lettered, 
 from downspout.testing.simulation.world import World
 from downspout.testing.virtual_clock import TimelineEvent, Trace, determined
 
-__all__ = ["Outcome", "Scenario", "SimulationError", "simulate"]
+__all__ = ["Outcome", "Scenario", "SimulationError", "SoakTotals", "load_scenarios", "simulate", "soak"]
 
 EVENTS_SHOWN = 40
 Check = Callable[[Sequence[ProducedRecord], Any], Iterable[str]]
@@ -389,8 +389,6 @@ def error_outcome(seed: int, error: Exception) -> str:
 
 
 # --- many seeds, over several processes, with progress and a summary ---
-
-__all__ = ["SoakTotals", "load_scenarios", "soak"]
 
 CHUNK = 25  # Seeds that a worker runs before it reports
 

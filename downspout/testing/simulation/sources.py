@@ -22,7 +22,7 @@ from downspout.testing.simulation.store import Requester
 if TYPE_CHECKING:
     from downspout.testing.simulation.world import World
 
-__all__ = ["Maker", "Message", "ProducedRecord", "Sources"]
+__all__ = ["Maker", "Message", "ProducedRecord", "SharedBatches", "Sources", "States", "is_of_batches", "states_of"]
 
 
 @dataclass(frozen=True)
@@ -153,8 +153,6 @@ class Sources:
 
 
 # --- batch topologies: stores in memory, which the processes share, and what states must hold ---
-
-__all__ = ["SharedBatches", "States", "is_of_batches", "states_of"]
 
 States = Callable[[Sequence[Any]], Mapping[Any, Any]]
 """Returns what a state must hold after the records (``Sent``) that are given: by key, of several fields by a tuple."""

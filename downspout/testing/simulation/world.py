@@ -245,6 +245,7 @@ class World:
             process.silences.clear()
             process.leaving = process.engine.stopping
         started = self.clock.monotonic()
+        gate_s = self._gate()
         seen: dict[TopicPartition, tuple[Any, float]] = {}
         while not self.violations and (behind := self.sources.behind()):
             now = self.clock.monotonic()
@@ -254,7 +255,7 @@ class World:
                 state = (at, self.progress[tp.topic, tp.partition])
                 if tp not in seen or seen[tp][0] != state:
                     seen[tp] = state, now
-                elif now - seen[tp][1] > self._gate():
+                elif now - seen[tp][1] > gate_s:
                     self._stuck(tp, at, now - seen[tp][1])
             if now - started > CALM_S_MAX:
                 self.violations.append(f"stuck: {behind} not committed after {CALM_S_MAX:.0f} s of calm")
@@ -265,7 +266,11 @@ class World:
         config, killers = self.plan.config, len(self.faults.killers)
         session, period = config["kafka.session_timeout_ms"] / 1000, config["kafka.commit_period_ms"] / 1000
         timeout = config["topology.message.timeout.secs"]
-        return float(2 * session + 2 * timeout + period + STUCK_EXTRA_S + KILLER_EXTRA_S * killers)
+        # A partition may have to wait for the records of all others: so many may be pending, and a flush acks them.
+        records = sum(self.kafka.log(tp).stable_end - at for tp, at in self.sources.behind().items())
+        pending = config["topology.max.spout.pending"] or max(1, records)
+        turns = records / pending * config.get("parquet.flush_age_s", 0.0)
+        return float(2 * session + 2 * timeout + period + turns + STUCK_EXTRA_S + KILLER_EXTRA_S * killers)
 
     def _stuck(self, tp: TopicPartition, at: int, seconds: float) -> None:
         end = self.kafka.log(tp).stable_end
