@@ -8,6 +8,7 @@ an offset is   when                                                             
 present        it has a row, and each of its rows is there once                                        0
 filtered       it has no row, and the topology's bolts, run again on the record, ack it and make none  0
 dead-lettered  it has no row, and the dead-letter topic names it; or, once more, what it replays       0
+late           it has no row, and the directory of the stream ``late`` has one                         0
 replayed       it has no row, and its record is the replay of a dead letter, whose record has its row  0
 skipped        it has no row, and `downspout offsets seek` has moved the group past it                 0
 compacted      it has no row, and Kafka has no record there: compacted, aborted, or a marker           0
@@ -86,6 +87,7 @@ def audit(
     group: str | None = None,
     sample: int = 0,
     several: bool = False,
+    late: str | os.PathLike[str] | None = None,
     deep: bool = False,
 ) -> AuditReport:
     """Audit a sink's directory.
@@ -103,6 +105,7 @@ def audit(
         sample: that many records per partition are run again although they have their row.
         several: a record may have several rows, so all records are run again. It is taken to be so where the files
             show it; but not where of all records one and the same row is missing.
+        late: the directory to which the rows of the sink's stream ``late`` were written.
         deep: read every byte of every file, and compare it with the hash that the log holds of it.
 
     Raises:
@@ -117,8 +120,9 @@ def audit(
     )
     found = look_at_files(path, deep=deep)
     _check_auditable(path, found, named=bool(topics or also))
+    aside = look_at_files(directory_that_exists(late)).rows if late is not None else {}
     report = AuditReport(path, found, kafka=cluster is not None)
-    _Audit(report, topics, also, windows or {}, replay, commits if group else None, sample, several).run(
+    _Audit(report, topics, also, windows or {}, replay, commits if group else None, sample, several, aside).run(
         cluster, dead_letters
     )
     take_notes(report)
@@ -163,6 +167,12 @@ def _check_auditable(path: Path, found: FoundRows, *, named: bool) -> None:
         )
 
 
+def _is_of(stream: Stream, log: Log) -> bool:
+    """Return whether a stream's rows are of a partition, and not of an earlier topic of the same name."""
+    is_same = stream.topic_id == log.topic_id or not (stream.topic_id and log.topic_id)
+    return is_same and (stream.topic, stream.partition) == (log.topic, log.partition)
+
+
 class _Audit:
     """One audit on its way."""
 
@@ -176,6 +186,7 @@ class _Audit:
         commits: Mapping[tuple[str, int], int] | None,
         sample: int,
         several: bool,
+        late: Mapping[Stream, OffsetRanges],
     ) -> None:
         self.report = report
         self.found = report.found
@@ -186,6 +197,7 @@ class _Audit:
         self.commits = commits
         self.sample = sample if replay is not None else 0
         self.several = several
+        self.late = late
         self.dead_letters = Letters()
         self.skips = read_skips(report.directory)
         self.ends: dict[str, int] = {}  # of the partitions that end before they are to be audited
@@ -258,7 +270,7 @@ class _Audit:
 
     def _partition(self, side: KafkaSide, log: Log) -> None:
         streams = [s for s in self.found.streams if (s.topic, s.partition) == (log.topic, log.partition)]
-        ours = [s for s in streams if s.topic_id == log.topic_id or not (s.topic_id and log.topic_id)]
+        ours = [s for s in streams if _is_of(s, log)]
         if earlier := sum(offset_ranges.count(self.found.rows.get(s, [])) for s in streams if s not in ours):
             self.report.notes.append(
                 f"{coordinates(log.topic, log.partition)}: {counted(earlier, 'row')} of an earlier topic of that name, "
@@ -288,6 +300,9 @@ class _Audit:
                 f"whole record, which Kafka could not give: {counted(offset_ranges.count(cut), 'offset')}"
             )
         absent = offset_ranges.subtract(absent, dead_letters)
+        late = offset_ranges.union(*(rows for stream, rows in self.late.items() if _is_of(stream, log)))
+        part.note("late", offset_ranges.intersect(absent, late))
+        absent = offset_ranges.subtract(absent, late)
         skipped = self._skipped(log, ours, absent)
         part.note("skipped", offset_ranges.intersect(absent, skipped))
         absent = offset_ranges.subtract(absent, skipped)

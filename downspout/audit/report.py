@@ -15,7 +15,7 @@ from downspout.sink.log import CommitLog
 from downspout.sink.recovery import log_is_gone
 
 EXIT_CODES = {"missing": 10, "duplicate": 11, "lost": 12, "extra": 13}
-EXPLAINED = ("filtered", "dead_lettered", "skipped", "compacted", "replayed")
+EXPLAINED = ("filtered", "dead_lettered", "late", "skipped", "compacted", "replayed")
 
 
 @dataclass

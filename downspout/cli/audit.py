@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from downspout.kafka.port import Cluster
     from downspout.sink.notes import Run
 
-COLUMNS = ("partition", "offsets", "rows", "present", "filtered", "dead_lettered", "skipped", "compacted", "replayed",
-           "missing", "duplicate", "lost", "extra")  # fmt: skip
+COLUMNS = ("partition", "offsets", "rows", "present", "filtered", "dead_lettered", "late", "skipped", "compacted",
+           "replayed", "missing", "duplicate", "lost", "extra")  # fmt: skip
 
 
 def add_parser(commands: Any) -> None:
@@ -70,6 +70,12 @@ def add_parser(commands: Any) -> None:
     parser.add_argument(
         "--dead-letters", metavar="TOPIC", help="the dead-letter topic (default: those that the runs noted)"
     )
+    parser.add_argument(
+        "--late",
+        type=sink_place,
+        metavar="DIR",
+        help="the directory with the rows of the stream `late`: records with a row there count as late, not as missing",
+    )
     parser.add_argument("--from", dest="start", metavar="OFFSET", help="first offset: 100, or 0:100,1:250 by partition")
     parser.add_argument(
         "--to", dest="end", metavar="OFFSET", help="offset after the last one, in the same form (default: the end)"
@@ -87,6 +93,8 @@ def handle(arguments: argparse.Namespace) -> int:
     """Audit, print, and return the exit code."""
     if arguments.files_only and arguments.group:
         raise ConfigError("--group needs Kafka, and --files-only forbids it", cure="one of the two")
+    if arguments.files_only and arguments.late:
+        raise ConfigError("--late needs Kafka, and --files-only forbids it", cure="one of the two")
     with aside(wanted=bool(arguments.topology)) as out:  # what its file and its bolts print is no part of the report
         report = _audit(arguments)
         print_result(json.dumps(report.as_dict(), indent=2) if arguments.json else render(report), out)
@@ -145,6 +153,7 @@ def _compare(
         dead_letters=dead_letters,
         windows=parse_windows(arguments.start, arguments.end),
         group=arguments.group,
+        late=arguments.late,
         deep=arguments.deep,
         **options,
     )

@@ -257,6 +257,19 @@ def test_dead_letters_explain_absent_rows(tmp_path: Path, kafka: Kafka) -> None:
     assert (report.exit_code, kinds(report)) == (10, {"dead_lettered": [(3, 4)], "missing": [(8, 9)]})
 
 
+def test_rows_of_the_stream_late_explain_absent_rows(tmp_path: Path, kafka: Kafka) -> None:
+    """A record whose row went to another directory is late; one in neither is missing, and an earlier topic is none."""
+    put(tmp_path / "hours", kafka, [0, 1, 2, 4, 5, 6, 7, 9])
+    put(tmp_path / "late", kafka, [3, 9])
+    write_rows(tmp_path / "late", [(TOPIC, "an earlier topic", 0, 8, ""), ("other", "", 0, 8, "")], writer="v")
+    report = audit(tmp_path / "hours", cluster=kafka, late=tmp_path / "late")
+    assert (report.exit_code, kinds(report)) == (10, {"late": [(3, 4)], "missing": [(8, 9)]})
+    assert audit(tmp_path / "hours", cluster=kafka).exit_code == 10
+    put(tmp_path / "late", kafka, [8], writer="u")
+    report = audit(tmp_path / "hours", cluster=kafka, late=tmp_path / "late")
+    assert report.verdict == "exact: 8 offsets are in the files, each exactly once; 2 late"
+
+
 def test_filtered_needs_the_topology(tmp_path: Path, kafka: Kafka) -> None:
     """A record without a row is filtered exactly if the topology, run again on it, makes none."""
     put(tmp_path, kafka, [0, 1, 2, 4, 5, 6, 7, 9])
