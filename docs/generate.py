@@ -37,9 +37,9 @@ A setting has one value for a topology, or one per component. The first layer th
 4. `downspout.toml` in the working directory
 5. the default
 
-`downspout check --all topologies/x.py` prints each value and its source. Choices may be written in any case.
+`downspout check --all topologies/x.py` prints each value and its source. Choices are not case-sensitive.
 
-Properties of the Kafka client are settings below `kafka.client.`, with kafka-python's names, and are checked when the
+Properties of the Kafka client are settings under `kafka.client.`, with kafka-python's names. They are checked when the
 topology is built. `kafka.client.partition_assignment_strategy` takes `range`, `roundrobin`, `sticky` or
 `cooperative-sticky`, or several of them.
 """
@@ -55,12 +55,12 @@ PARTITIONS_INTRO = """## By partition
 
 A spout, and the emitter of batches, reports these for each partition (`report_partitions()`); an unknown value is null
 or left out. `--json` has them under `partitions` and their sums under `topics`, also after the end of a run.
-[Offsets](../concepts/offsets.md) explains the words.
+[Offsets](../concepts/offsets.md) explains the terms.
 
 """
 RUN_INTRO = """## Of a run
 
-All components, tasks and workers together.
+These cover all components, tasks and workers.
 
 """
 SPARK_SOURCE = """# The Kafka source for PySpark
@@ -83,15 +83,15 @@ PySpark](../how-to/read-kafka-with-pyspark.md) shows how to use it.
 
 ## Options
 
-Names may be written in any case. An unknown option is an error that suggests the nearest name.
+Names are not case-sensitive. An unknown option is an error that suggests the nearest name.
 
 {table}
 
 ## What cannot be read
 
 A row whose `unreadable` is not null stands for the offsets from `offset` up to `end` (excluded): either a record of
-`size` bytes, whose key and value hold the beginning, or a damaged batch with only a `reason`. Such a row ends with
-the range of its task, so a batch may have several.
+`size` bytes, whose key and value hold the beginning, or a damaged batch with only a `reason`. Such a row covers no
+offsets outside the range of its task, so a batch may have several.
 
 ## Properties of the client
 
@@ -109,16 +109,16 @@ SCRAM), `kafka.ssl.truststore.location`, `kafka.ssl.keystore.location` (PEM file
 | a topic in `subscribe` that does not exist | depends on the version | an error at the start |
 | a topic deleted and created again, even while the query is stopped | noticed if the new one is shorter | noticed |
 | the new log after that, with `failOnDataLoss=false` | read from where the old one ended | read from its beginning |
-| a batch that unpacks to too much | is read | an error with coordinates, or a row (`includeUnreadable`) |
+| a batch that unpacks to more than the limit | is read | an error with coordinates, or a row (`includeUnreadable`) |
 | the first batch of a stream from `latest` | has records | is empty: it ends where the query starts |
 | the triggers `continuous` and `realTime` | work | are refused by Spark for Python sources |
 
 ## What a checkpoint holds
 
 Offsets in the connector's form, and for each topic an empty object that names Kafka's id of the topic:
-`{"orders": {"0": 23}, "orders:rZk3…": {}}`. By the id, the query notices that a topic was created again. The connector
-reads such a checkpoint and ignores the id; a checkpoint without ids gets them with its next batch. Brokers older than
-2.8 have no ids. `:end` marks the end of a bounded run (`endMarker`).
+`{"orders": {"0": 23}, "orders:rZk3…": {}}`. The id tells the query if a topic was created again. The connector reads
+such a checkpoint and ignores the id; a checkpoint without ids gets them with its next batch. Brokers older than 2.8
+have no ids. `:end` marks the end of a bounded run (`endMarker`).
 """
 
 SPARK_SINK = """# The Kafka sink for PySpark
@@ -140,16 +140,16 @@ its default for Python sinks, and the output mode `complete` is refused.
 
 ## Options
 
-Names may be written in any case. An unknown option is an error that suggests the nearest name.
+Names are not case-sensitive. An unknown option is an error that suggests the nearest name.
 
 {table}
 
 `kafka.…` takes the producer's properties of the Java client, and kafka-python's with dots, with TLS and SASL [as for
 the source](spark-source.md#properties-of-the-client): `kafka.acks`, `kafka.compression.type`, `kafka.linger.ms`.
-References (`env:NAME`, `file:PATH`) are resolved on the driver. The producer is idempotent, with `acks=all`. A record
-may take `kafka.delivery.timeout.ms` (2 minutes), and a missing topic is awaited for `kafka.max.block.ms` (10 s).
-Refused are `kafka.key.serializer`, `kafka.value.serializer`, `kafka.partitioner.class`, `kafka.transactional.id` and
-`kafka.interceptor.classes`.
+References (`env:NAME`, `file:PATH`) are resolved on the driver. The producer is idempotent, with `acks=all`. Delivery
+of a record may take `kafka.delivery.timeout.ms` (2 minutes), and the sink waits `kafka.max.block.ms` (10 s) for a
+missing topic. `kafka.key.serializer`, `kafka.value.serializer`, `kafka.partitioner.class`, `kafka.transactional.id` and
+`kafka.interceptor.classes` are refused.
 
 ## What is promised
 
@@ -160,14 +160,14 @@ a repeated batch writes its records again.
 
 | header | content |
 | --- | --- |
-| `__downspout.batch` | query id and batch number; of `df.write`, `batchId` or an id of this write |
+| `__downspout.batch` | query id and batch number; for `df.write`, `batchId` or an id of this write |
 | `__downspout.record` | Spark's partition, row number, and a hash of topic, partition, key, value and headers |
 | `__downspout.run` | run of the query, or id of this write, and number of the task's attempt |
 
-Records of a topic that are equal in the first two are repeats; `downspout.spark.kafka_sink.without_repeats(frame)`
-drops them from a frame read with `includeHeaders`. A repeated batch must have the same rows in the same order,
-as after reading Kafka or files, `select` and `filter`. Behind a shuffle (`groupBy`, `join`, `repartition`), the order
-may change, and repeats remain; give such rows an identity of their own. The headers take about 150 bytes per record.
+Records of a topic with the same first two headers are repeats; `downspout.spark.kafka_sink.without_repeats(frame)`
+drops them from a frame read with `includeHeaders`. A repeated batch must have the same rows in the same order, as after
+reading Kafka or files, `select` and `filter`. After a shuffle (`groupBy`, `join`, `repartition`), the order may change,
+and repeats remain; give such rows their own identity. The headers take about 150 bytes per record.
 """
 
 

@@ -22,15 +22,15 @@ ORDER = (
 CHANGE = re.compile(r"^To change (.+): (\S+)$", re.MULTILINE)
 MAP = "## File map\n"
 BESIDE = """
-Single modules: `registry.py` (who implements what a lower package only names), `protocols.py` (what components and
-engines offer each other), `component.py` (the base of our bolts), `errors.py`, `outages.py`, `metrics.py`, `clock.py`.
-Beside the library: spouts in `spouts/`, one bolt per file in `bolts/`, examples in `topologies/`, what `make demo` runs
-in `demos/`, a folder of tests per package in `tests/`, benchmarks in `bench/`, programs for developers in `tools/`.
+Single modules: `registry.py` (implementations of what lower packages declare), `protocols.py` (interfaces of components
+and engines), `component.py` (the base class of our bolts), `errors.py`, `outages.py`, `metrics.py`, `clock.py`. Outside
+the library: spouts in `spouts/`, one bolt per file in `bolts/`, examples in `topologies/`, the programs of `make demo`
+in `demos/`, a folder of tests per package in `tests/`, benchmarks in `bench/`, developer tools in `tools/`.
 """
 WHERE = """# Where to change what
 
-The file that decides each rule, by package, from the packages' own docstrings. [Architecture](architecture.md) shows
-how they work together; [contributing](../CONTRIBUTING.md#how-to-add) how to add a bolt, a setting, a command or a
+For each rule, the file that implements it, by package. [Architecture](architecture.md) shows how the files work
+together; [Contributing](../CONTRIBUTING.md#how-to-add) explains how to add a bolt, a setting, a command or a
 metric.
 """
 

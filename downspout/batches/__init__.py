@@ -1,4 +1,4 @@
-"""Batch transactions, as Storm's Trident has them: records in numbered batches, committed strictly in order.
+"""Batch transactions as in Storm's Trident: numbered batches of records, committed strictly in order.
 
 ``core`` decides: no I/O, no clock; ``core.protocol`` has what travels between the components. ``stores`` holds the two
 ports.

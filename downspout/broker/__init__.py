@@ -1,4 +1,4 @@
-"""A real Kafka on this machine: one broker, or several that make one cluster.
+"""A real Kafka on this machine: one broker, or a cluster of several.
 
 To change how the embedded broker starts: embedded.py
 To change how several nodes form a cluster: cluster.py

@@ -1,4 +1,4 @@
-"""The same topology on several engines, over the same records: are the tables equal?
+"""Running a topology on several engines over the same records, and comparing the tables.
 
 To change how tables are compared: comparison.py
 To change what each engine runs: engines.py

@@ -1,9 +1,9 @@
 """Dead letters: their format, and how they are written, read, replayed and purged.
 
 To change what a dead letter holds: dead_letter.py
-To change how a bolt writes one: rejected.py
+To change how a bolt writes a dead letter: rejected.py
 To change what a replay may write: replay.py
-To change which record a replayed one stands for: claims.py
+To change which original record a replay stands for: claims.py
 """
 
 from __future__ import annotations

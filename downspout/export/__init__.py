@@ -1,4 +1,4 @@
-"""What operators look at: metrics for Prometheus and OpenTelemetry, health for Kubernetes, a log as JSON.
+"""Monitoring: metrics for Prometheus and OpenTelemetry, Kubernetes health checks, JSON logs.
 
 A run that is not to be looked at imports nothing of this. Where it is, another thread answers over HTTP (``server``)
 with what the run's own thread has told (``downspout.run.run_snapshots``). The table in ``downspout.metrics`` has the
@@ -6,7 +6,7 @@ metrics' names and meanings.
 
 To change what a metric is called in Prometheus: ../metrics.py
 To change which labels a metric has: series.py
-To change what it is called in OpenTelemetry: otel.py
+To change what a metric is called in OpenTelemetry: otel.py
 To change when a run is alive and ready: health.py
 """
 

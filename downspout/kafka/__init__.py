@@ -1,4 +1,4 @@
-"""Kafka: a client behind a port, columns from the wire, and workarounds for kafka-python.
+"""A Kafka client behind a port, fetched bytes as columns, and workarounds for kafka-python.
 
 * ``port``: what the rest of the library knows about Kafka: a cluster, its consumers and producers. ``clusters`` finds
   one by its bootstrap string; ``address`` says why an address cannot be used.
@@ -17,7 +17,7 @@ To change which partition a record goes to (murmur2): partitioners.py
 To change how batches are filled and sent: producer_batches.py
 To change when a transactional producer is replaced: producer.py
 To change which client errors are retried: retry_gate.py
-To change when a broker counts as away: patches/connecting.py
+To change when a broker counts as unavailable: patches/connecting.py
 To change how an outage is reported: ../outages.py
 To change which private names of kafka-python are used: patches/private_api.py
 To change where `downspout kafka consume` begins and ends: scan.py

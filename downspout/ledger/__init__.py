@@ -1,4 +1,4 @@
-"""What happened to each record: pure, no I/O, no clock, no threads.
+"""The state of each record: pure code, without I/O, clock or threads.
 
 To change which offset may be committed, and when a partition is paused: offsets.py
 To change how a range that failed is halved: offsets.py

@@ -1,7 +1,7 @@
-"""Offsets of consumer groups: seen, moved, and handed over between engines.
+"""Showing, moving and handing over the offsets of consumer groups.
 
 To change how lag is computed: lag.py
-To change which offset a target such as an hour ago is: seek_targets.py
+To change how a seek target, such as an hour ago, becomes an offset: seek_targets.py
 To change when a seek is refused: seeking.py
 To change how a move is committed: group_offsets.py
 To change what is read from ZooKeeper: zookeeper.py

@@ -1,7 +1,7 @@
-"""JSON and CSV become rows, record by record and in columns, with the same outcome.
+"""Parsing JSON and CSV into rows, record by record or in columns, with the same result.
 
 To change how JSON is parsed in columns: json.py
-To change how Avro and Protobuf are: binary_columns.py
+To change how Avro and Protobuf are parsed in columns: binary_columns.py
 To change how schemas are fetched: registry_client.py
 To change when a record is rejected: rejects.py
 """

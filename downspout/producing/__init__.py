@@ -1,7 +1,7 @@
-"""Records out to Kafka: what a tuple becomes, where it goes, which tuples are done. Its shell: ``bolts/kafka.py``.
+"""Writing to Kafka: how a tuple becomes a record, where it goes, and when it is acked. The bolt: ``bolts/kafka.py``.
 
 To change what a tuple becomes in Kafka: mapper.py
-To change when its tuple is acked: sending.py
+To change when a tuple is acked: sending.py
 To change which producer errors concern all records: sending.py
 To change what belongs to a transaction: spout_transaction.py
 To change which results a transaction already has: spout_transaction.py

@@ -4,7 +4,7 @@ The package can be called, as ``downspout.run(Orders, until="end")`` (:func:`dow
 first imported, Python puts it into its parent's namespace, here in the place of the function of that name.
 
 To change how a run starts and ends: runner.py
-To change what `downspout check` asks: topology_check.py
+To change what `downspout check` checks: topology_check.py
 To change when a dead worker is restarted: supervisor.py
 To change how other threads get metrics: run_snapshots.py
 """

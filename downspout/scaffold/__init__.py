@@ -1,4 +1,4 @@
-"""A new project, its columns inferred from records: ``downspout new``.
+"""``downspout new``: a new project with columns inferred from records.
 
 To change what a new project holds: project.py
 To change how columns are inferred: infer.py

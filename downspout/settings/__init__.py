@@ -1,4 +1,4 @@
-"""Settings: the one table of them, the layers in which their values are found, secrets, and folders.
+"""The table of settings, the layers that give them values, secrets, and folders.
 
 A setting has a dotted key (``kafka.poll_timeout_ms``). Its value is the first that is given by: the command line
 (``--set KEY=VALUE``, or ``--set COMPONENT:KEY=VALUE`` for one component), the environment

@@ -34,7 +34,7 @@ class KafkaOptions(TypedDict, total=False):
     value_format: Literal["utf8", "bytes", "json"]
     """How values are decoded."""
     translator: str | Sequence[str] | None
-    """Functions that make tuples of a record, instead of ``kafka.fields`` and the formats."""
+    """Functions that make tuples from a record, instead of ``kafka.fields`` and the formats."""
     listener: str | None
     """Import path of a ``downspout.spout.SpoutListener``, which the spout notifies."""
     start: Literal["EARLIEST", "LATEST", "UNCOMMITTED_EARLIEST", "UNCOMMITTED_LATEST", "TIMESTAMP", "UNCOMMITTED_TIMESTAMP", "OFFSETS", "UNCOMMITTED_OFFSETS"]
@@ -123,7 +123,7 @@ class ParseOptions(TypedDict, total=False):
     registry_password: str | None
     """Password of the registry, as ``env:NAME`` or ``file:PATH``."""
     reader_schema: str | None
-    """Avro schema (JSON, or a file) as which all values are read."""
+    """Avro schema (JSON, or a file) with which all values are read."""
     carry: str | Sequence[str]
     """Fields of the input to keep, such as ``key``; they follow ``origin``."""
     on_null: Literal["row", "filter"]
@@ -165,7 +165,7 @@ class ProduceOptions(TypedDict, total=False):
     message_format: Literal["utf8", "bytes", "json"]
     """Format of messages."""
     mapper: str | None
-    """Import path of a function that makes a record of a tuple's values."""
+    """Import path of a function that makes a record from a tuple's values."""
     mode: Literal["asynchronous", "synchronous", "fire_and_forget"]
     """When to ack a tuple: after the broker's answer, or at once."""
     acks: Literal["all", "1", "0"]
@@ -212,11 +212,11 @@ class ParquetOptions(TypedDict, total=False):
     aggregates: str | Sequence[str]
     """AggregateBolt: ``count``, or ``sum:x``, ``min:x``, ``max:x``, ``count:x`` of a column x."""
     lateness_s: float
-    """How far the time of a row may lie behind that of a later row of its partition, before windows are final."""
+    """How far the time of a row may lie behind the latest time in its partition before its windows are final."""
     idle_s: float
-    """For how long a partition without rows keeps windows from being final, while others have rows."""
+    """How long a partition without rows holds windows open while other partitions have rows."""
     late: Literal["add", "stream"]
-    """What becomes of a row that comes when all its windows are final."""
+    """What happens to a row that arrives after all its windows are final."""
     partition_by: str | Sequence[str]
     """Columns that become Hive folders (``month=7/``)."""
     input_names: str | Sequence[str] | Mapping[str, str]

@@ -1,4 +1,4 @@
-"""Rows become Parquet, exactly once: the bolt, the identities, the commit log, the writer, readers, compaction.
+"""Writing rows to Parquet exactly once: the bolt, row identities, the commit log, the writer, readers, compaction.
 
 To change which rows a flush drops: identity.py
 To change how a flush is staged, logged and published: writer.py
@@ -8,13 +8,13 @@ To change when a flush happens: row_sink.py
 To change what happens when a directory is opened after a crash, and when it is swept: recovery.py
 To change which directories are refused: recovery.py
 To change how files reach a disk: storage.py
-To change how they reach an object store, and when a request is sent again: object_store.py
-To change what lies where in a directory: layout.py
+To change how files reach an object store, and when a request is resent: object_store.py
+To change the layout of a directory: layout.py
 To change which columns may differ between runs: schema.py
 To change which column types exist, and how values are converted: column_types.py
 To change which files are compacted together: compact.py
 To change which windows are final: windows.py
-To change what a seek or a run noted: notes.py
+To change which notes a seek or a run writes: notes.py
 """
 
 from __future__ import annotations

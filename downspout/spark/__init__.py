@@ -1,4 +1,4 @@
-"""Pipelines on PySpark: Kafka as a source, topologies as queries, and readers of what the sinks wrote.
+"""Pipelines on PySpark: Kafka as a source and a sink, topologies as queries, and readers of the sinks' files.
 
 The modules here are what programs import; the packages are what stands behind them.
 

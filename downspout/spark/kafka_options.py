@@ -63,17 +63,17 @@ OPTIONS: Mapping[str, Option] = {
         "If no record is that late: `error`, or `latest`, which starts at the end.", default="`error`"
     ),
     "endingOffsets": Option("`latest`, or an offset (-1: latest) per partition.", default="`latest`", use="batch"),
-    "endingOffsetsByTimestamp": Option("As for the start; the end if no record is that late.", use="batch"),
+    "endingOffsetsByTimestamp": Option("As for the start; if no record is that late, the end.", use="batch"),
     "endingTimestamp": Option("One time for all partitions, in milliseconds since 1970.", use="batch"),
     "stoppingOffsets": Option(
         'Where reading stops for good, per partition: `{"orders": {"0": 100}}`.',
-        "100 itself is not read. A stream that has reached these offsets idles, or ends with `availableNow`. "
+        "Offset 100 itself is not read. A stream that has reached these offsets idles, or ends with `availableNow`. "
         "Other partitions have no stop. Not in the connector.",
     ),
     "skipOffsets": Option(
         'Offsets to skip, per partition, as half-open ranges: `{"orders": {"0": [[5, 9]]}}`.',
         "`downspout offsets export` writes it. If it includes Kafka's `id` of the topic, a topic that was "
-        "created again is read whole. It may stay when the query restarts. Not in the connector.",
+        "created again is read whole. You may keep it when the query restarts. Not in the connector.",
     ),
     "includeHeaders": Option("Whether to add the column `headers`.", default="`false`"),
     "includeTopicId": Option(
@@ -93,20 +93,20 @@ OPTIONS: Mapping[str, Option] = {
     ),
     "endMarker": Option(
         "Whether the last batch of a stream that ends (`availableNow`) has an extra row of nulls.",
-        "It comes once, even if an earlier run processed the records before it. Not in the connector.",
+        "The row appears once, even if an earlier run processed the records before it. Not in the connector.",
         default="`false`",
         use="stream",
     ),
     "failOnDataLoss": Option(
         "Whether a query fails if offsets that it should read are gone.",
-        "Through retention, truncation, or a topic that was deleted or created again. With `false`, the query"
-        " warns and reads what is left.",
+        "Causes are retention, truncation, and a topic that was deleted or created again. With `false`, the query"
+        " warns and reads the remaining records.",
         default="`true`",
     ),
-    "minPartitions": Option("About how many tasks a batch has at least; long ranges are split."),
-    "maxRecordsPerPartition": Option("How many offsets a task reads at most; longer ranges are split."),
+    "minPartitions": Option("Approximate minimum number of tasks per batch; long ranges are split."),
+    "maxRecordsPerPartition": Option("Maximum number of offsets per task; longer ranges are split."),
     "maxOffsetsPerTrigger": Option(
-        "About how many offsets a micro-batch takes, shared in proportion to the backlog.", use="stream"
+        "Approximate number of offsets per micro-batch, shared in proportion to the backlog.", use="stream"
     ),
     "minOffsetsPerTrigger": Option(
         "How many offsets must be available before a micro-batch starts; `availableNow` ignores it.", use="stream"
@@ -117,8 +117,8 @@ OPTIONS: Mapping[str, Option] = {
     "kafkaConsumer.pollTimeoutMs": Option(
         "How long a task waits for existing records before it fails.", default="`120000`"
     ),
-    "fetchOffset.numRetries": Option("How often the driver asks for offsets again.", default="`3`"),
-    "fetchOffset.retryIntervalMs": Option("How long it waits in between.", default="`1000`"),
+    "fetchOffset.numRetries": Option("How often the driver retries a request for offsets.", default="`3`"),
+    "fetchOffset.retryIntervalMs": Option("How long the driver waits between these retries.", default="`1000`"),
     "groupIdPrefix": Option("Refused: the source reads without a consumer group."),
 }
 """Every option, by the connector's name."""

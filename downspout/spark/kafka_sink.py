@@ -213,7 +213,7 @@ SINK_OPTIONS: Mapping[str, Option] = {
     "topic": Option("Topic of all rows; it overrides a column `topic`."),
     "partitioner": Option(
         "Which partition gets a row that names none: `sticky`, `round_robin` or an import path.",
-        "As `produce.partitioner` of KafkaBolt. Not in the connector.",
+        "Like `produce.partitioner` of KafkaBolt. Not in the connector.",
         default="`sticky`",
     ),
     "includeRecordIds": Option(
@@ -224,7 +224,7 @@ SINK_OPTIONS: Mapping[str, Option] = {
     "batchId": Option(
         "Name of this batch in these headers.",
         "In `foreachBatch`, combine the query's name and the batch's number, so that a repeated batch has the"
-        " same id. Otherwise each write has its own. Not in the connector.",
+        " same id. By default, each write has its own id. Not in the connector.",
         use="batch",
     ),
     "includeHeaders": Option("No effect: a column `headers` is always written."),

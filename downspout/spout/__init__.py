@@ -1,14 +1,14 @@
 """A spout in its consumer group: assignment, start offsets, reader, emitter, commits, retries, stalls.
 
 To change which partitions are polled, and from which offset: polling.py
-To change where a partition starts, and what lost data does: starting.py
+To change where a partition starts, and what happens on data loss: starting.py
 To change how a record becomes a tuple: tuples.py
 To change whether tuples are records or chunks: tuples.py
 To change when a record is retried or dead-lettered: emit_records.py
-To change how a failed chunk is cut: emit_chunks.py
+To change how a failed chunk is split: emit_chunks.py
 To change when a dead letter is durable: dead_lettering.py
 To change what happens before a rebalance: group_session.py
-To change what happens after it: assignment.py
+To change what happens after a rebalance: assignment.py
 To change when a commit is sent: committing.py
 To change where offsets are stored outside Kafka: commit_stores.py
 To change when a spout's transaction ends: spout_transactions.py

@@ -1,4 +1,4 @@
-"""This machine: processes, locks, files of one owner, jars, Java, and what a Python elsewhere needs.
+"""This machine: processes, locks, private files, jars, Java, and packaging for other machines.
 
 To change which jars are used: jars.py
 To change which Java is used: java.py

@@ -1,4 +1,4 @@
-"""A sink's directory as a Delta or an Iceberg table, which is kept in step with its commit log.
+"""Exporting a sink's directory to a Delta or Iceberg table that follows its commit log.
 
 Each commit of the table carries how many entries of the log it has taken. So an export that was killed goes on where
 the table stands, and of two exports that run at once one finds that the other was first. See

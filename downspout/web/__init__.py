@@ -1,4 +1,4 @@
-"""``--ui``: a web page about a run that is under way, and the JSON API that it reads.
+"""``--ui``: the web page of a run in progress, and the page's JSON API.
 
 The run's own thread does one thing more: once a second, when it is asked, it takes the metrics that the live view takes
 (:mod:`downspout.run.run_snapshots`). A second thread does the rest (:mod:`downspout.web.page`): it remembers them

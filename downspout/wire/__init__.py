@@ -1,4 +1,4 @@
-r"""Storm's pipe, from the side of a Python component: how values travel, how bytes are read and written, how it ends.
+r"""Storm's multilang pipe in a Python component: encoding of values, reading and writing of bytes, shutdown.
 
 A component gets it by inheriting from :class:`~downspout.wire.MultilangComponent`, beside pystorm's class. Storm needs
 nothing: its own JSON serializer is at the other end, and unmodified streamparse components run in the same topology.
