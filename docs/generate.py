@@ -219,6 +219,7 @@ def metrics_page() -> str:
         ]
     )
     page = METRICS_INTRO + table + notes({m.name: m.note for m in METRICS.values()}) + "\n"
+    partitions += notes({m.name: m.note for m in PARTITION_METRICS.values()})
     return f"{page}\n{PARTITIONS_INTRO}{partitions}\n\n{RUN_INTRO}{of_run}\n"
 
 

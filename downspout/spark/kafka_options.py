@@ -1,7 +1,7 @@
 """The options of ``format("downspout")``: the connector's names, checked all at once when the source is made.
 
 A job moves between the two by changing ``format``. So whatever the connector accepts is accepted, with its defaults;
-what differs stands in ``docs/decisions/0009-storm-and-spark.md``. Seven options are ours: ``stoppingOffsets``,
+the differences are in ``docs/reference/spark-source.md``. Six options are ours: ``stoppingOffsets``,
 ``skipOffsets``, ``includeTopicId``, ``includeUnreadable``, ``recordBytesMax`` and ``endMarker``.
 
 **``kafka.…`` options** are the Java client's properties, as the connector takes them, in kafka-python's names. Most
