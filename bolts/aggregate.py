@@ -1,13 +1,13 @@
 """AggregateBolt: writes partial aggregates into a Parquet directory, and counts each row exactly once.
 
-At a flush it adds up the rows that the directory's log does not cover, and writes one row per key. A reader finishes
-them (``downspout.spark.read.finish_aggregates``, or GROUP BY in any tool). The log remembers which records were added
-up.
+A flush aggregates the rows that the directory's log does not cover, and writes one row per key. A reader combines these
+rows (``downspout.spark.read.finish_aggregates``, or GROUP BY in any tool). The log records which records were
+aggregated.
 
 With a fields grouping on the keys, one task has all rows of a key; without it the result is the same, in more rows.
 
 A key may be a window of a timestamp: ``window(departure, 10 minutes)``, or sliding ``window(departure, 1 hour, 10
-minutes)``. No state is held for it: late rows and rows out of order are added where they belong.
+minutes)``. Windows need no state: late rows and rows out of order are added to their windows.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from downspout.sink.sink_bolt import SinkBolt
 from downspout.sink.writer import Build, Times
 
 LATE = "late"
-"""The stream of rows that came when all their windows were final, and the figure that counts them."""
+"""The stream of rows that arrived after all their windows were final, and the metric that counts them."""
 
 
 class AggregateBolt(SinkBolt):
@@ -47,7 +47,7 @@ class AggregateBolt(SinkBolt):
 
     @classmethod
     def outputs_of(cls, config: Mapping[str, Any]) -> list[Any]:
-        """Return the stream ``late``, if rows go there."""
+        """Return the stream ``late`` if ``parquet.late`` is ``stream``."""
         columns = cls.columns_of(config)
         if SETTINGS["parquet.late"].parse(config.get("parquet.late", "add"), "spec") != "stream":
             return []
@@ -69,7 +69,7 @@ class AggregateBolt(SinkBolt):
         return Columns([c for c in columns.columns if c.name in keys] + [columns.columns[0]] * bool(keys))
 
     def initialize(self, storm_conf: Mapping[str, Any], context: Mapping[str, Any]) -> None:
-        """Read keys and aggregates besides what every sink reads."""
+        """Read keys and aggregates, and the settings of every sink."""
         self._aggregation = _aggregation(storm_conf, self.columns_of(storm_conf))
         self._window = self._aggregation.window
         self._latest: dict[Partition, int] = {}
@@ -83,17 +83,17 @@ class AggregateBolt(SinkBolt):
 
     @classmethod
     def fingerprint(cls, conf: Mapping[str, Any]) -> list[str]:
-        """Return keys and aggregates besides the columns: partial results of other ones do not mix."""
+        """Return columns, keys and aggregates: partial results of different ones must not mix."""
         return [*super().fingerprint(conf), *_aggregation(conf, cls.columns_of(conf)).words]
 
     def builder(self, table: pa.Table) -> Build:
-        """Return the function that folds the rows that are wanted."""
+        """Return the function that aggregates the selected rows."""
         return lambda mask, _: self._aggregation.fold(table.filter(pa.array(mask)), self.writer.log.watermark.value)
 
     # --- event time -------------------------------------------------------------------------------------
 
     def parts(self, batch: Batch) -> Iterable[Batch]:
-        """Note the greatest times of the whole flush: the log gets them with its last part, when nothing is held."""
+        """Note the latest times of the whole flush: its last part logs them, when no row is held any more."""
         if self._window is not None:
             times: Any = batch.table.column(self._window.column)
             known = np.asarray(self._window.panes(times).is_valid())
@@ -101,14 +101,14 @@ class AggregateBolt(SinkBolt):
         return super().parts(batch)
 
     def times(self, batch: Batch) -> Times | None:
-        """Return how far the rows are in time, and which are late by a watermark."""
+        """Return the latest times of the rows, and a function that finds those late by a watermark."""
         if (window := self._window) is None:
             return None
         late = partial(window.late, batch.table.column(window.column))
         return Times(self._latest if self.is_last_part else {}, late, self.settings["late"] == "stream")
 
     def set_aside(self, batch: Batch, rows: Mask) -> None:
-        """Emit late rows to the stream ``late``. They are not in the directory: if this is lost, they come again."""
+        """Emit late rows to the stream ``late``. They are not in the directory: lost ones come again."""
         late = batch.only(rows)
         columns = [*(late.table.column(name).to_pylist() for name in self.columns.names), late.identities.origins()]
         for anchor, *values in zip(late.ids, *columns, strict=True):

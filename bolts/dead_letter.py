@@ -1,14 +1,14 @@
 """DeadLetterBolt: writes dead letters of rejected rows, and acks a tuple when all of them are durable.
 
-A bolt that takes chunks cannot fail one record of a hundred: it emits the bad ones on its stream ``rejects`` and goes
-on with the others. This bolt reads such streams, of any number of bolts, and writes each row's *whole* record to the
-dead-letter topic, in the same form as the spout does::
+A bolt that takes chunks cannot fail a single record: it emits bad records on its stream ``rejects`` and goes on with
+the others. This bolt reads such streams of any number of bolts, and writes each row's *whole* record to the dead-letter
+topic, in the same form as the spout::
 
     letters = DeadLetterBolt.spec(inputs=[parse["rejects"], check["rejects"]])
 
-On the local engine the spout still has the record. Elsewhere, parts of it that the bolt was not given, such as the
-headers, are read again from Kafka, by the origin. If many records are bad there, let the spout emit them:
-``fields=["origin", "key", "value", "timestamp", "headers"]``.
+On the local engine the spout still has the record. Elsewhere, the bolt reads missing parts, such as the headers, from
+Kafka again, by the origin. If many records are bad there, let the spout emit them: ``fields=["origin", "key", "value",
+"timestamp", "headers"]``.
 
 It uses the settings of the spout: ``kafka.bootstrap``, ``kafka.client.…``, and for the name of the topic
 ``kafka.dead_letter_topic`` and ``kafka.group``. Set them for the topology, so that both have the same values.
@@ -38,7 +38,7 @@ RECORD = {"key", "value", "timestamp", "headers"}  # Fields of a reject that are
 
 
 class DeadLetterBolt(Bolt):
-    """Reads the fields ``origin`` and ``error``, and those of the record that are there; emits nothing."""
+    """Reads the fields ``origin`` and ``error``, and any fields of the record; emits nothing."""
 
     auto_ack = False
     auto_anchor = False
@@ -115,13 +115,13 @@ class DeadLetterBolt(Bolt):
         return self._box
 
     def process_tick(self, tup: Any) -> None:
-        """Write what waits, and ack what is durable."""
+        """Write waiting letters, and ack durable ones."""
         if self._box is not None:
             self._box.work()
         self.ack(tup)
 
     def drain(self) -> None:
-        """Write what waits now."""
+        """Write waiting letters now."""
         if self._box is not None:
             self._box.drain()
 
@@ -131,7 +131,7 @@ class DeadLetterBolt(Bolt):
             self._box.close()
 
     def report(self) -> Mapping[str, float]:
-        """Return how many letters were written and how many wait, and of those written, how many are not whole."""
+        """Return how many letters were written, how many wait, and how many were written incomplete."""
         if self._box is None:
             return {"dead_lettered": 0, "held": 0, "incomplete": 0}
         return {"dead_lettered": self._box.written, "held": len(self._box), "incomplete": self._box.incomplete}

@@ -5,9 +5,9 @@
     out = KafkaBolt.spec(inputs=[delays], topic="delays", fields={"key": "route", "message": "delay"},
                          message_format="json")
 
-Each tuple becomes one record. By default its field ``message`` is the message and its field ``key``, where there is
-one, the key. A chunk is sent whole, from its columns, and acked as a unit. What is promised when is in
-``docs/how-to/write-to-kafka.md``; the logic is in ``downspout/producing/``.
+Each tuple becomes one record. By default its field ``message`` becomes the message and its field ``key``, if it has
+one, the key. A chunk is sent whole, from its columns, and acked as a unit. ``docs/how-to/write-to-kafka.md`` lists the
+guarantees; ``downspout/producing/`` has the logic.
 """
 
 from __future__ import annotations
@@ -59,10 +59,10 @@ class KafkaBolt(Bolt):
     wants_tick_s = 1
     outputs: ClassVar[list[str]] = []
     settings_scopes: ClassVar[tuple[str, ...]] = ("produce", "kafka")
-    stateful: ClassVar[bool] = False  # On Spark, whatever the grouping: nothing is held over the end of a batch
+    stateful: ClassVar[bool] = False  # On Spark, whatever the grouping: the bolt holds nothing past the end of a batch
 
     @classmethod
-    def spec(  # type: ignore[override]  # a base takes any settings, so that its heirs may have theirs
+    def spec(  # type: ignore[override]  # the base takes any settings, so that subclasses can declare theirs
         cls,
         name: str | None = None,
         inputs: Any = None,
@@ -134,10 +134,10 @@ class KafkaBolt(Bolt):
             self.serializer.pipe.idle = self._on_idle
 
     def _create_topic(self) -> None:
-        """Create the topic that the settings name, if it does not exist; who may not create one need not if it does.
+        """Create the configured topic if it does not exist; if it does, no right to create topics is needed.
 
         Raises:
-            BrokerError: it is refused.
+            BrokerError: the broker refuses.
         """
         topic, partitions, replicas = (self._settings[name] for name in ("topic", "partitions", "replication"))
         if self._cluster.describe_logs([topic])[topic].partitions:
@@ -163,7 +163,7 @@ class KafkaBolt(Bolt):
         """Return the transactions of this task.
 
         Raises:
-            ConfigError: no KafkaSpout says when they end, or not all tasks get all tuples.
+            ConfigError: no KafkaSpout is connected to end them, or not all tasks get all tuples.
         """
         index, tasks = task_number(context)
         groupings = context.get("source->stream->grouping") or {}
@@ -194,7 +194,7 @@ class KafkaBolt(Bolt):
         return Transactions(self, prefix, new, owns, self.logger)
 
     def _learn(self, source: tuple[str, str], fields: Sequence[str]) -> tuple[Maker, int | None]:
-        """Find out how tuples of an input become records."""
+        """Make the function that turns tuples of an input into records."""
         settings = self._settings
         mapper = settings["mapper"]
         make = function_mapper("produce.mapper", mapper) if mapper else field_mapper(fields, settings, self.logger)
@@ -233,7 +233,7 @@ class KafkaBolt(Bolt):
         self._sending.send(tup, topic, record)
 
     def _hear(self, text: str, tup: Any) -> None:
-        """Do what a spout says of its transaction."""
+        """Process a spout's message about its transaction."""
         assert isinstance(self._sending, Transactions)
         try:
             self._sending.take(SpoutMessage.of(text))
@@ -251,7 +251,7 @@ class KafkaBolt(Bolt):
         """Return the origin of a tuple.
 
         Raises:
-            RecordError: it has none.
+            RecordError: the tuple has none.
         """
         place = self._inputs[tup[1], tup[2]][1]
         if place is None:
@@ -259,7 +259,7 @@ class KafkaBolt(Bolt):
                 "a tuple without the field origin cannot be in a transaction", cure="hand on the field origin"
             )
         value = tup[4][place]
-        if type(value) is Origin:  # what else may be on Storm; this runs for each record
+        if type(value) is Origin:  # on Storm it may have another type; this runs for each record
             return value
         try:
             return Origin.of(value)
@@ -278,7 +278,7 @@ class KafkaBolt(Bolt):
         return chunk.column(FIELD)
 
     def _wrong(self, tup: Any, row: int | None, error: UserError) -> RecordError:
-        """Return why a tuple cannot be sent: it does not become a record."""
+        """Return the error of a tuple that cannot become a record."""
         what = str(error) if isinstance(error, ValueError) else f"{type(error).__name__}: {error}"
         return RecordError(
             f"{self.place_of(tup, row)}{self.component_name}: {what}",
@@ -286,7 +286,7 @@ class KafkaBolt(Bolt):
         )
 
     def _drop(self, tup: Any) -> None:
-        """Ack a tuple for which no topic is named; the first one is warned about."""
+        """Ack a tuple without a topic; warn about the first."""
         self._untopiced += 1
         if self._untopiced == 1:
             self.logger.warning(
@@ -298,8 +298,8 @@ class KafkaBolt(Bolt):
     def process_chunk(self, tup: Any) -> None:
         """Send the rows of a chunk; it is acked when all of them are written.
 
-        If a row does not become a record, nothing of the chunk is sent, and it fails: its spout tries it in halves
-        until that row stands alone.
+        If a row cannot become a record, the chunk fails and none of its rows is sent: its spout retries it in halves
+        until that row is alone.
         """
         chunk: pa.RecordBatch = tup.values
         found = self._inputs.get((tup.component, tup.stream))
@@ -319,7 +319,7 @@ class KafkaBolt(Bolt):
         self._sending.send_chunk(tup, records)
 
     def place_of(self, tup: Any, row: int | None) -> str:
-        """Return the coordinates of a tuple's record, or of that of a row of a chunk, with a colon; or nothing."""
+        """Return the coordinates of a tuple's or chunk row's record and a colon; an empty text without an origin."""
         values = tup.values
         try:
             if row is not None:
@@ -336,28 +336,28 @@ class KafkaBolt(Bolt):
     # --- time -------------------------------------------------------------------------------------------
 
     def process_tick(self, tup: Any) -> None:
-        """Send what has lingered for ``linger_ms``, and ack what is written."""
+        """Send records that have lingered for ``linger_ms``, and ack written ones."""
         self._sending.collect()
         self.ack(tup)
 
     def drain(self) -> None:
-        """Send what lingers, and ack what is written; wait for nothing."""
+        """Send lingering records and ack written ones, without waiting."""
         self._sending.hand_over()
 
     def drain_and_wait(self) -> None:
-        """Send what lingers, and wait until it is acked or failed, at most as long as a tuple may take."""
+        """Send lingering records; wait until they are acked or failed, at most the message timeout."""
         self._sending.flush(self._timeout_s)
 
     def drain_at(self) -> float | None:
-        """Return when answers should be looked at."""
+        """Return when to check for answers next."""
         return self._sending.look_at()
 
     def drain_old(self) -> None:
-        """Send what has lingered for ``linger_ms``, and ack what is written."""
+        """Send records that have lingered for ``linger_ms``, and ack written ones."""
         self._sending.collect()
 
     def _on_idle(self) -> None:
-        """On Storm, while nothing is there to be read: ack as answers come in."""
+        """On Storm, while the input is idle: ack as answers arrive."""
         sending, pipe = self._sending, self.serializer.pipe
         sending.collect()
         while sending.in_flight:
@@ -367,17 +367,17 @@ class KafkaBolt(Bolt):
             sending.collect()
 
     def before_exit(self) -> None:
-        """On Storm, before the process ends: wait for what is out, for a moment."""
+        """On Storm, before the process ends: wait briefly for records in flight."""
         self._end(EXIT_S_MAX)
 
     def close(self) -> None:
-        """Wait for what is out, at most 5 s; ack what is written, fail the rest, and release the producer."""
+        """Wait at most 5 s for records in flight; ack written ones, fail the rest, and release the producer."""
         self._end(FLUSH_S_MAX)
 
     def _end(self, seconds: float) -> None:
-        if hasattr(self, "_sending"):  # else it never began: its settings were refused, or no broker has answered
+        if hasattr(self, "_sending"):  # else initialize failed: settings were refused, or no broker answered
             self._sending.close(seconds)
 
     def report(self) -> Mapping[str, float]:
-        """Return how many records were written, refused, and are out."""
+        """Return how many records were written, were refused, are in flight, and had no topic."""
         return {**self._sending.report(), "untopiced": self._untopiced}

@@ -120,7 +120,7 @@ class LookupTable:
         self._rows = dict(zip(values_of(self._keys), zip(*map(values_of, self.columns), strict=True), strict=True))
 
     def row(self, key: Any) -> Values | None:
-        """Return the values of the row with this key; None: there is none. O(1)."""
+        """Return the values of the row with this key, or None. O(1)."""
         try:
             return self._rows.get(key)
         except TypeError:  # a list or an object is not a key
@@ -150,7 +150,7 @@ class LookupBolt(Bolt):
     requires: ClassVar[tuple[str, ...]] = ("origin",)
 
     @classmethod
-    def spec(  # type: ignore[override]  # a base takes any settings, so that its heirs may have theirs
+    def spec(  # type: ignore[override]  # the base takes any settings, so that subclasses can declare theirs
         cls,
         name: str | None = None,
         inputs: Any = None,
@@ -176,16 +176,16 @@ class LookupBolt(Bolt):
 
     @classmethod
     def outputs_of(cls, config: Mapping[str, Any]) -> list[Stream]:
-        """Return the stream of ``origin``, the fields and what is added, and that of rejects.
+        """Return two streams: ``origin``, the kept fields and the added ones; and the rejects.
 
         Raises:
-            ConfigError: a setting is missing, or a field stands twice.
+            ConfigError: a setting is missing, or a field is named twice.
         """
         fields, added = _names(config)
         return [Stream(fields=["origin", *fields, *added]), Stream(fields=list(REJECT_FIELDS), name=REJECTS)]
 
     def initialize(self, storm_conf: Mapping[str, Any], context: Mapping[str, Any]) -> None:
-        """Read the table, and check that the tuples have what is looked for."""
+        """Read the table, and check that the inputs have the key and the kept fields."""
         settings = parse_scope(storm_conf, "lookup")
         self._fields, names = _names(storm_conf)
         self._names = ["origin", *self._fields, *names]
@@ -205,7 +205,7 @@ class LookupBolt(Bolt):
                 )
 
     def process(self, tup: Any) -> None:
-        """Emit the tuple's fields and what the table adds."""
+        """Emit the tuple's fields and the added columns."""
         values = tup.values
         self._rejects.seen += 1
         found = self._table.row(key := getattr(values, self._key))
@@ -217,7 +217,7 @@ class LookupBolt(Bolt):
         self.emit([values.origin, *(getattr(values, name) for name in self._fields), *(found or self._nothing)])
 
     def process_chunk(self, tup: Any) -> None:
-        """Emit the same for the records of a chunk."""
+        """Emit the fields of a chunk's records and the added columns."""
         chunk: pa.RecordBatch = tup.values
         self._rejects.seen += chunk.num_rows
         keys = chunk.column(self._key)
@@ -244,7 +244,7 @@ class LookupBolt(Bolt):
 
 
 def _names(config: Mapping[str, Any]) -> tuple[list[str], list[str]]:
-    """Return the fields that go on, and the names of those that are added."""
+    """Return the kept fields, and the names of the added ones."""
     for name, example in (("table", '"airlines.csv"'), ("key", '"carrier"'), ("add", '["airline=name"]')):
         if not config.get(f"lookup.{name}"):
             raise ConfigError(f"lookup.{name} is not set", cure=f"{name}={example}")

@@ -5,24 +5,24 @@ What becomes of a value:
 * A JSON object becomes one tuple: ``origin``, then the named fields in order. A field whose key is missing is None.
 * null (a Kafka tombstone) becomes one tuple with None for each named field. With ``on_null="filter"`` it is acked
   without a tuple, and counted as ``filtered``.
-* Anything else is rejected: no JSON object, invalid UTF-8, or with ``types`` a field that does not fit its type. It
-  leaves on the stream ``rejects``. If no bolt reads that stream, the tuple fails with the record's coordinates, and
-  the spout retries and dead-letters the record.
+* Any other value is rejected, and emitted on the stream ``rejects``: it is no JSON object, is invalid UTF-8 or, with
+  ``types``, has a field that does not fit its type. If no bolt reads that stream, the tuple fails with the record's
+  coordinates, and the spout retries and dead-letters the record.
 
-A null value says that its key was deleted. The key is not part of the value: ``carry=["key"]`` adds it to each tuple,
-after ``origin``, and so for other fields of the input. If a type is required (``int64!``), there can be no row of
-nulls: then null values are filtered, with one warning.
+A null value means that its key was deleted. The key is not part of the value: ``carry=["key"]`` adds it to each tuple,
+after ``origin``; other input fields can be carried, too. If a type is required (``int64!``), a row of nulls is
+impossible: then null values are filtered, with one warning.
 
-``field=key`` gives a field another name than its key. A key called ``origin`` needs that, because the field of this
-name carries the row's identity: ``fields=["carrier", "from_airport=origin"]``. The key may be a path to a nested value:
+``field=key`` gives a field a name other than its key. A key called ``origin`` needs this, because the field ``origin``
+carries the row's identity: ``fields=["carrier", "from_airport=origin"]``. The key may be a path to a nested value:
 ``user_id=user.id``, ``first_sku=items[0].sku`` (:mod:`downspout.parse.json`).
 
 Without ``types`` a field keeps the type that it has in the JSON. With ``types`` each field has the type of a sink's
 column (``{"dep_delay": "int16"}``), and whole chunks are parsed at once, with the same result as record by record.
 Without them a chunk is taken apart into records.
 
-CsvParseBolt does the same with one line of RFC 4180, without a header. Its ``fields`` are those of the line, in order,
-with ``-`` for one to leave out. Without ``types`` they are text, and an empty one is None (``downspout/parse/csv.py``).
+CsvParseBolt does the same with one line of RFC 4180, without a header. Its ``fields`` name the line's fields, in order;
+``-`` leaves a field out. Without ``types`` fields are text, and an empty field is None (``downspout/parse/csv.py``).
 
 RegistryParseBolt does the same with values that were written with a schema registry
 (``downspout/parse/registry_client.py``).
@@ -86,10 +86,10 @@ def split_fields(fields: Sequence[str]) -> tuple[tuple[str, ...], tuple[str, ...
 
 
 def typed(names: Sequence[str], types: Sequence[str]) -> Columns:
-    """Return the columns that the fields become, in the order of the fields.
+    """Return the typed columns of the fields, in the order of the fields.
 
     Raises:
-        ConfigError: a field has no type, a type belongs to no field, or there is no such type.
+        ConfigError: a field has no type, a type belongs to no field, or a type is unknown.
 
     >>> typed(["carrier", "delay"], ["delay:int16", "carrier:string!"]).schema.names
     ['carrier', 'delay']
@@ -105,7 +105,7 @@ def typed(names: Sequence[str], types: Sequence[str]) -> Columns:
 
 
 def carried(config: Mapping[str, Any], names: Sequence[str]) -> tuple[str, ...]:
-    """Return the fields of the input that go on unchanged.
+    """Return the input fields that are passed on unchanged.
 
     Raises:
         ConfigError: the tuple has a field of that name already.
@@ -122,13 +122,13 @@ def carried(config: Mapping[str, Any], names: Sequence[str]) -> tuple[str, ...]:
 
 
 class ParseBolt(Bolt):
-    """What both have in common: settings, streams, records and chunks."""
+    """Base of the parse bolts: settings, streams, records and chunks."""
 
     settings_scopes: ClassVar[tuple[str, ...]] = ("parse",)
     requires: ClassVar[tuple[str, ...]] = ("origin", "value")
 
     @classmethod
-    def spec(  # type: ignore[override]  # a base takes any settings, so that its heirs may have theirs
+    def spec(  # type: ignore[override]  # the base takes any settings, so that subclasses can declare theirs
         cls,
         name: str | None = None,
         inputs: Any = None,
@@ -155,10 +155,10 @@ class ParseBolt(Bolt):
 
     @classmethod
     def outputs_of(cls, config: Mapping[str, Any]) -> list[Stream]:
-        """Return the stream of ``origin``, what is carried and the fields of ``parse.fields``, and that of rejects.
+        """Return two streams: ``origin``, carried fields and ``parse.fields``; and the rejects.
 
         Raises:
-            ConfigError: there are none, or one is malformed.
+            ConfigError: ``parse.fields`` is not set, or a setting is malformed.
         """
         if not config.get("parse.fields"):
             raise ConfigError("parse.fields is not set", cure='fields=["carrier", "dep_delay"]')
@@ -181,18 +181,18 @@ class ParseBolt(Bolt):
 
     @abstractmethod
     def parser_of(self, settings: Mapping[str, Any], columns: Columns) -> ChunkParser:
-        """Return what parses values into columns."""
+        """Return a parser of values into columns."""
 
     @abstractmethod
     def read(self, value: Any) -> Sequence[Any]:
-        """Return the fields of one value, without types; a ValueError says why it is none."""
+        """Return the untyped fields of one value; raise ValueError if it cannot be read."""
 
     @classmethod
     def columns_of(cls, conf: Mapping[str, Any]) -> Columns | None:
-        """Return the columns that a configuration declares; None where it has no types.
+        """Return the columns that a configuration declares; None without types.
 
         Raises:
-            ConfigError: they are not right.
+            ConfigError: a field or a type is malformed.
         """
         fields, types = (SETTINGS[key].parse(conf.get(key), "spec") for key in ("parse.fields", "parse.types"))
         return typed(cls.names_of(fields or ()), types) if types else None
@@ -229,7 +229,7 @@ class ParseBolt(Bolt):
         """Emit the record's fields.
 
         Raises:
-            RecordError: the value is not as expected, or does not fit; names its place in Kafka.
+            RecordError: the value cannot be read, or does not fit its types; names the record's coordinates.
         """
         value = tup.values.value
         self._rejects.seen += 1
@@ -247,11 +247,11 @@ class ParseBolt(Bolt):
         return self.read(value) if self._parser is None else self._parser.parse_one(value)
 
     def _head(self, values: Any) -> tuple[Any, ...]:
-        """Return what goes on unchanged."""
+        """Return ``origin`` and the carried fields."""
         return (values.origin, *(getattr(values, field) for field in self._kept[1:]))
 
     def _filter(self, count: int, first: Any) -> None:
-        """Count null values that make no row; warn once if that was not asked for."""
+        """Count null values that make no row; warn once if ``parse.on_null`` is not ``filter``."""
         self._filtered += count
         if self._unsaid:
             origin, required = Origin.of(first), ", ".join(self._unsaid)
@@ -263,7 +263,7 @@ class ParseBolt(Bolt):
             )  # fmt: skip
 
     def process_many(self, tups: Sequence[Any]) -> int:
-        """Emit the fields of records, up to the first whose tuple is to fail; that is the business of ``process``."""
+        """Emit the fields of records, up to the first whose tuple must fail; ``process`` handles that one."""
         records = [tup[4] for tup in tups]
         values = [record.value for record in records]
         rows: list[Sequence[Any]] = []
@@ -282,7 +282,7 @@ class ParseBolt(Bolt):
         return at
 
     def _rows_of(self, records: Sequence[Any], values: Sequence[Any]) -> list[Sequence[Any]]:
-        """Return what is emitted for records, up to the first that has no fields."""
+        """Return the rows to emit for records, up to the first record without fields."""
         has_nulls = None in values and self._has_null_rows
         found = self._read_around_nulls(values) if has_nulls else self.read_many(values)
         self._rejects.seen += len(found)
@@ -291,7 +291,7 @@ class ParseBolt(Bolt):
         return [(*self._head(record), *fields) for record, fields in zip(records, found, strict=False)]
 
     def _makes_no_row(self, tup: Any, value: Any) -> bool:
-        """Filter a null, or let a record that cannot be read leave as a reject; return whether it was one of these."""
+        """Filter a null, or emit an unreadable record as a reject; return whether either was done."""
         if value is None and not self._has_null_rows:
             self._rejects.seen += 1
             self._filter(1, tup.values.origin)
@@ -307,7 +307,7 @@ class ParseBolt(Bolt):
         return False
 
     def _read_around_nulls(self, values: Sequence[Any]) -> list[Sequence[Any]]:
-        """Return the fields of these values, nothing but None for a null, up to the first that cannot be read."""
+        """Return the fields of these values (all None for a null), up to the first that cannot be read."""
         read = iter(self.read_many([value for value in values if value is not None]))
         found: list[Sequence[Any]] = []
         for value in values:
@@ -325,10 +325,10 @@ class ParseBolt(Bolt):
         return []
 
     def process_chunk(self, tup: Any) -> None:
-        """Emit the columns of a chunk's records; those that are none leave as rejects.
+        """Emit the columns of a chunk's records; emit unreadable records as rejects.
 
         Raises:
-            RecordError: there are some, and no bolt reads the rejects; names the first.
+            RecordError: a record is rejected, and no bolt reads the rejects; names the first.
         """
         chunk: pa.RecordBatch = tup.values
         assert self._parser is not None  # for the type checker: without types there is no process_chunk
@@ -350,7 +350,7 @@ class ParseBolt(Bolt):
         self.emit(pa.RecordBatch.from_arrays([*kept, *found.batch.columns], schema=schema))
 
     def report(self) -> Mapping[str, float]:
-        """Return how many null values were filtered, and how many records were rejected, if they may be."""
+        """Return how many null values were filtered, and how many records were rejected, if a bolt reads them."""
         rejected = {"rejected": self._rejects.count} if self._rejects.is_read else {}
         return {"filtered": self._filtered, **rejected}
 
@@ -399,10 +399,10 @@ class JsonParseBolt(ParseBolt):
 
 
 class RegistryParseBolt(JsonParseBolt):
-    """Parses values of a schema registry: Avro, Protobuf, or JSON Schema, as the schema of each value says.
+    """Parses values written with a schema registry: Avro, Protobuf or JSON Schema, by the schema of each value.
 
-    Fields are named as for :class:`JsonParseBolt`, with paths into nested records. While the registry is away, a value
-    whose schema is not known here yet is tried again without end, and others go on.
+    Fields are named as for :class:`JsonParseBolt`, with paths into nested records. While the registry is down, a value
+    whose schema is not cached yet is retried without limit; other values go on.
 
     >>> RegistryParseBolt.spec(fields=["carrier"], registry="http://registry:8081").outputs["default"].output_fields
     ['origin', 'carrier']
@@ -422,7 +422,7 @@ class RegistryParseBolt(JsonParseBolt):
         return super().outputs_of(config)
 
     def initialize(self, storm_conf: Mapping[str, Any], context: Mapping[str, Any]) -> None:
-        """Read the settings; the registry is asked when its first value comes."""
+        """Read the settings; the first value triggers the first request to the registry."""
         conf = with_secrets(storm_conf)
         settings = parse_scope(conf, "parse")
         if (reader_schema := settings["reader_schema"]) is not None:
@@ -480,10 +480,10 @@ class CsvParseBolt(ParseBolt):
 
 
 def check_delimiter(given: str) -> str:
-    """Return what stands between two fields.
+    """Return the delimiter between two fields.
 
     Raises:
-        ConfigError: it is not one character of ASCII, or one that means something else.
+        ConfigError: it is not one ASCII character, or it has another meaning in CSV.
     """
     if len(given) != 1 or not given.isascii() or given in '"\n\r\0':
         raise ConfigError(f"parse.delimiter = {given!r} is not a delimiter", cure="one character, such as ; or a tab")

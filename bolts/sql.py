@@ -4,10 +4,9 @@
 
     store = SqlBolt.spec(inputs=[delays], database="sqlite:///flights.db", table="flights", keys=["flight_id"])
 
-It takes the table's columns by name from the fields of its inputs. Rows are inserted, or with ``keys`` take the place
-of earlier ones. The offsets that they stand for are written in the same transaction, and tuples are acked after it;
-what the table holds already is acked and left out. The logic is in ``downspout/sql/``, and
-``docs/how-to/write-to-sql.md`` says what is promised when.
+It takes the table's columns by name from the fields of its inputs. Rows are inserted or, with ``keys``, replace earlier
+ones. Their offsets are written in the same transaction, and tuples are acked after it; rows that the table already
+holds are acked and skipped. ``downspout/sql/`` has the logic, and ``docs/how-to/write-to-sql.md`` lists the guarantees.
 """
 
 from __future__ import annotations
@@ -49,10 +48,10 @@ class SqlBolt(RowSink):
     lock_wait_s: ClassVar[float] = 10.0
     """How long one try of a flush waits for a lock that another process holds."""
     stateful: ClassVar[bool] = False
-    """On Spark, whatever the grouping: nothing is held over the end of a batch."""
+    """On Spark, whatever the grouping: the bolt holds nothing past the end of a batch."""
 
     @classmethod
-    def spec(  # type: ignore[override]  # a base takes any settings, so that its heirs may have theirs
+    def spec(  # type: ignore[override]  # the base takes any settings, so that subclasses can declare theirs
         cls,
         name: str | None = None,
         inputs: Any = None,
@@ -63,13 +62,13 @@ class SqlBolt(RowSink):
         """Put the sink into a topology; the arguments are those of :meth:`RowSink.spec`.
 
         Raises:
-            ConfigError: a setting is unknown, malformed or out of range, or the schema is.
+            ConfigError: a setting is unknown, malformed or out of range, or the schema is malformed.
         """
         return super().spec(name, inputs, par, config, **settings)
 
     @classmethod
     def outputs_of(cls, config: Mapping[str, Any]) -> list[Any]:
-        """Return that nothing is emitted, once the settings have proved to be right."""
+        """Check the settings; return no streams, since the bolt emits nothing."""
         check(config)
         return []
 
@@ -92,8 +91,8 @@ class SqlBolt(RowSink):
             password_setting=PASSWORD,
             wait_s=self.lock_wait_s,
         )
-        # The columns are in the database, and the inputs that carry origins are known by the columns: so the writer
-        # learns of those when it is opened.
+        # The writer learns its columns when it is opened: they come from the database, and they decide which inputs
+        # carry origins.
         self.writer = SqlWriter(
             database,
             settings["table"],
@@ -134,16 +133,16 @@ class SqlBolt(RowSink):
         return self.writer.database.location
 
     def look(self) -> State | None:
-        """Return who holds what a statement waits for, or that the server is silent."""
+        """Return who holds the lock that a statement waits for, or that the server does not answer."""
         return self.writer.database.waits_for()
 
     @property
     def steps(self) -> Mapping[str, str]:
-        """The step of each input, as the table's log knows it."""
+        """The tag of each input in the table's log."""
         return self.writer.steps
 
     def _by_input(self, tuples: Sequence[Any]) -> Sequence[tuple[tuple[str, str], Sequence[Any]]]:
-        """Return the tuples of each input; with keys as they came, since the later row stays."""
+        """Return the tuples of each input; with keys, in order of arrival, since the later row wins."""
         if not self.settings["keys"]:
             return super()._by_input(tuples)
         return [(source, list(run)) for source, run in groupby(tuples, lambda tup: (tup[1], tup[2]))]
@@ -155,7 +154,7 @@ class SqlBolt(RowSink):
         super().process_chunk(tup)
 
     def write(self, batch: Batch) -> tuple[Batch, FlushResult]:
-        """Write the rows that are not in the table yet; tuples with rows that it refuses fail."""
+        """Write the rows that are not in the table yet; fail tuples with rows that the database refuses."""
         while True:
             try:
                 return batch, self.writer.flush(batch.identities, batch.table)
@@ -163,9 +162,9 @@ class SqlBolt(RowSink):
                 batch = self._unwritten[0] = self._without(batch, error.rows)
 
     def _without(self, batch: Batch, refused: Mapping[int, str]) -> Batch:
-        """Fail the tuples that the refused rows are of; return the other rows.
+        """Fail the tuples of refused rows; return the rows of the others.
 
-        A chunk that fails comes again in halves, until the row stands alone.
+        The spout retries a failed chunk in halves, until the row is alone.
         """
         reasons: dict[Any, str] = {}
         for row, reason in refused.items():
@@ -177,7 +176,7 @@ class SqlBolt(RowSink):
         return batch.only(np.array([one not in reasons for one in batch.ids], dtype=bool))
 
     def warn_that_nothing_was_written(self, batch: Batch) -> None:
-        """Say that all rows of a flush were there already, and how to process records again."""
+        """Warn that the table already held all rows of a flush, and say how to process records again."""
         table = self.settings["table"]
         logger.warning(
             "%s: all %s of a flush (from %s) are in table %s already, and none was written. After a restart, or a "

@@ -9,13 +9,13 @@
         store="sqlite:///counts.db", key="word", update="count",
     )
 
-It holds the tuples of each batch, and applies them at the batch's commit: in the order of the transactions, and all of
-a task's share in one transaction of the database. How a value is stored, and so what a repeated batch does to it, is
-the state's kind (``downspout/batches/core/state_values.py``): ``opaque``, ``transactional`` or ``non_transactional``.
+It holds the tuples of each batch, and applies them at the batch's commit: in the order of the transactions, each task's
+share in one database transaction. The state's kind (``downspout/batches/core/state_values.py``) decides how a value is
+stored, and so what a repeated batch does to it: ``opaque``, ``transactional`` or ``non_transactional``.
 
-It emits ``(attempt, key …, value)`` for each key that a batch has changed. ``state.update`` says how values change: by
-name (``count``, ``sum:field``), or a function or class of yours (``downspout/batches/updates.py``). For all else a
-subclass overrides :meth:`StateBolt.apply`, which may get, put and update any keys.
+It emits ``(attempt, key …, value)`` for each key that a batch has changed. ``state.update`` sets how values change: a
+name (``count``, ``sum:field``), or your own function or class (``downspout/batches/updates.py``). For anything else,
+override :meth:`StateBolt.apply`, which may get, put and update any keys.
 
 ``docs/how-to/count-in-batches.md`` begins with a word count.
 """
@@ -62,7 +62,7 @@ logger = logging.getLogger("downspout.batches")
 
 AGAIN = "the batch comes again"
 NO_ATTEMPT = object()
-"""Equal to nothing that a bolt may emit; a null is."""
+"""Equal to nothing that a bolt may emit, unlike None."""
 
 __all__ = ["StateBolt"]
 
@@ -73,8 +73,8 @@ class _Batch:
     __slots__ = ("is_applied", "tuples", "waiting")
 
     def __init__(self) -> None:
-        self.tuples: dict[Key, Any] = {}  # of each key what the update holds
-        self.waiting: list[Any] = []  # not acked, since the beginning was not seen
+        self.tuples: dict[Key, Any] = {}  # by key, what the update holds
+        self.waiting: list[Any] = []  # not acked yet: the beginning was not seen
         self.is_applied = False
 
 
@@ -107,10 +107,10 @@ class StateBolt(Bolt):
 
         Args:
             name: default: the name of the topology's attribute.
-            inputs: the bolts whose tuples have the key, with a fields grouping on it where there is more than one task.
+            inputs: the bolts whose tuples have the key, with a fields grouping on it if there are several tasks.
             par: how many tasks.
             config: Storm's settings for this component, and Downspout's with their prefix.
-            coordinator: that of the batches, as ``KafkaBatches.spec`` returns it.
+            coordinator: the batches' coordinator, from ``KafkaBatches.spec``.
             settings: settings without the prefix ``state.``; ``update`` may be a function or a class.
 
         Raises:
@@ -128,7 +128,7 @@ class StateBolt(Bolt):
 
     @classmethod
     def outputs_of(cls, config: Mapping[str, Any]) -> list[str]:
-        """Return the fields of what is emitted: the attempt, the key, and the value."""
+        """Return the output fields: the attempt, the key and the value."""
         for setting, example in (("store", '"sqlite:///counts.db"'), ("key", '["word"]'), ("update", '"count"')):
             if not config.get(f"state.{setting}"):
                 raise ConfigError(f"state.{setting} is not set", cure=f"{setting}={example}")
@@ -181,7 +181,7 @@ class StateBolt(Bolt):
     # --- tuples ---
 
     def process(self, tup: Any) -> None:
-        """Hold a tuple, or do what the coordinator says."""
+        """Hold a data tuple, or follow the coordinator's control tuple."""
         values = tup.values
         if tup.stream not in CONTROL:
             self._hold(tup, values)
@@ -202,7 +202,7 @@ class StateBolt(Bolt):
         self.ack(tup)
 
     def process_many(self, tups: list[Any]) -> int:
-        """Hold the first of these, as many as are of one attempt whose beginning was seen, and one stream."""
+        """Hold the leading tuples of one stream and one attempt, if its beginning was seen; return how many."""
         _, source, stream, _, values = tups[0]
         if stream in CONTROL:
             return 0
@@ -213,7 +213,7 @@ class StateBolt(Bolt):
         batch, has_begun = self._newest(attempt)
         if batch is None or not has_begun or batch.is_applied:
             return 0
-        # The attempt is mostly the same object. Compared are equal ones too: over Storm's pipe each is one of its own.
+        # The attempt is mostly the same object. Equal ones count too: over Storm's pipe each tuple has its own.
         rows = [
             each[4]
             for each in takewhile(
@@ -226,14 +226,14 @@ class StateBolt(Bolt):
         try:
             self.update.add_many(batch.tuples, list(map(key_of, rows)), rows)
         except USER_ERRORS as error:
-            # It is not known how many of them are in. The tuples of an attempt share one tree: it fails, and the batch
+            # It is unknown how many tuples were added. All tuples of an attempt share one tree: fail it, and the batch
             # begins again. If the error were raised, the tuples would wait for their timeout.
             self.fail_because(tups[0], self._not_taken(attempt, rows, error))
         self.ack_many(tups[: len(rows)])
         return len(rows)
 
     def _not_taken(self, attempt: Any, rows: Sequence[Any], error: UserError) -> RecordError:
-        """Return the error that names a tuple which cannot be taken by itself, if there is one among these."""
+        """Return the error; it names the first of these tuples that also fails by itself, if any does."""
         guilty, cause = None, error
         for values in rows:
             try:
@@ -250,14 +250,14 @@ class StateBolt(Bolt):
         )
 
     def _newest(self, given: Any) -> tuple[_Batch | None, bool]:
-        """Return what is held of an attempt, and whether its beginning was seen; None: there is a newer one."""
+        """Return an attempt's batch (None if there is a newer attempt), and whether its beginning was seen."""
         if given is not self._now[0] and given != self._now[0]:
             attempt = Attempt.of(given)
             self._now = (given, self._held.of(attempt), self._held.has_begun(attempt))
         return self._now[1:]
 
     def _shape_of(self, values: Any) -> tuple[int, Callable[[Any], Key]]:
-        """Return where the attempt stands in such values, and the function that makes their key."""
+        """Return the index of the attempt in values of this type, and the function that makes their key."""
         found = self._shapes.get(type(values))
         if found is None:
             place = values._fields.index
@@ -289,7 +289,7 @@ class StateBolt(Bolt):
     # --- the commit ---
 
     def _commit(self, tup: Any, attempt: Attempt) -> None:
-        """Apply an attempt, and emit what has changed; the batch fails where that cannot be done."""
+        """Apply an attempt and emit what has changed; if that is impossible, fail the batch."""
         batch = self._held.of(attempt) if self._held.may_commit(attempt) else None
         if batch is None:
             why = f"its beginning was not seen by this process, which may have lost what came of it: {AGAIN}"
@@ -309,7 +309,7 @@ class StateBolt(Bolt):
         self.ack(tup)
 
     def _refuse(self, tup: Any, error: BatchStoreError) -> None:
-        """Fail a commit. What may work in the next attempt counts as no error of the bolt, however often it comes."""
+        """Fail a commit. If the next attempt may succeed, this is no error of the bolt, however often it happens."""
         self._figures["batches_refused"] += 1
         if not error.passes:
             self.fail_because(tup, error)
@@ -320,7 +320,7 @@ class StateBolt(Bolt):
         self.fail(tup)
 
     def apply_attempt(self, attempt: Attempt, held: Mapping[Key, Any]) -> Sequence[Sequence[Any]]:
-        """Apply what is held of an attempt, and return what is to be emitted. For engines that make the batches.
+        """Apply what is held of an attempt, and return the rows to emit. For engines that make the batches.
 
         Raises:
             BatchStoreError: the state cannot be written, or a later attempt was begun.
@@ -334,21 +334,20 @@ class StateBolt(Bolt):
         if not self._knows_beginning:
             check_beginning(self.state, str(self.component_name), attempt.txid, FIRST_TXID)
         elif not held and attempt.attempt == 0:
-            return []  # nothing to store, and no earlier attempt whose keys would have to go back
+            return []  # nothing to store, and no earlier attempt whose keys must be reverted
         applied = apply(self.state, self.kind, attempt, held, self.apply)
         self._knows_beginning = True
         self._figures["keys_updated"] += applied.changed
         return applied.rows
 
     def apply(self, state: Commit[Key], batch: Mapping[Key, Any]) -> Iterable[Sequence[Any]]:
-        """Change the state by a batch; return what is to be emitted, as key and value.
+        """Apply a batch to the state; return the rows to emit, each of key and value.
 
-        A subclass may do anything here that depends on nothing but the state and the batch. It runs again where the
-        batch does.
+        A subclass may do anything here that depends only on the state and the batch. It runs again if the batch does.
 
         Args:
             state: ``get``, ``put`` and ``update`` of any keys; what is changed is stored when this returns.
-            batch: by key what the update holds of the tuples: a combiner's value, or their values as a list.
+            batch: for each key, what the update holds of the tuples: a combiner's value, or a list of their values.
         """
         for key, held in batch.items():
             state.update(key, partial(self._updated, held))
@@ -358,7 +357,7 @@ class StateBolt(Bolt):
         return self.update.apply(value, held)
 
     def report(self) -> Mapping[str, float]:
-        """Return how many batches were applied here, and how many failed."""
+        """Return how many batches were applied and refused here, and how many keys were updated."""
         return self._figures
 
     def close(self) -> None:

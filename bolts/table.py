@@ -10,8 +10,8 @@
             return flights.filter(pl.col("dep_delay") > 60)
 
 A chunk is a table of thousands of records, so the work is done in C and not row by row. The column ``origin``, which
-makes the sink exactly-once, is in the table as a number: hand it on like any other column, and the engine knows which
-record each row came from.
+makes the sink exactly-once, holds numbers in the table: pass it on like any other column, so that the engine knows
+which record each row came from.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ __all__ = ["TableBolt"]
 def _pandas(batch: pa.RecordBatch) -> Any:
     import pandas as pd
 
-    # With Arrow's types, a null is a null: numpy's would make floats of whole numbers that have one.
+    # Arrow's types keep nulls; NumPy's would turn integers with nulls into floats.
     return pa.Table.from_batches([batch]).to_pandas(types_mapper=pd.ArrowDtype)
 
 
@@ -88,7 +88,7 @@ class TableBolt(ChunkBolt):
         return list(((self.context or {}).get("stream->outputfields") or {}).get("default") or ())
 
     def _framed(self, batch: pa.RecordBatch) -> Any:
-        """Return a chunk as what ``process_table`` is given."""
+        """Return a chunk as the argument of ``process_table``."""
         try:
             return FRAMES[self.frame](batch)
         except ImportError:
@@ -99,19 +99,19 @@ class TableBolt(ChunkBolt):
 
     @abstractmethod
     def process_table(self, table: Any) -> Any:
-        """Make a table of a table.
+        """Return a new table made from a chunk's table.
 
         Args:
-            table: the records of a chunk. Where they have an ``origin``, that column holds numbers; a row that is
-                returned has the number of the record that it comes from.
+            table: the records of a chunk. Their column ``origin``, if any, holds numbers; each returned row has the
+                number of the record that it comes from.
 
         Returns:
-            A table with the columns of ``outputs``; without rows, if nothing is to be emitted. Rows of records that
-            :meth:`reject_rows` was given are left out.
+            A table with the columns of ``outputs``; if it has no rows, nothing is emitted. Any rows of records that
+            were passed to :meth:`reject_rows` are dropped.
         """
 
     def process_chunk(self, tup: Any) -> None:
-        """Emit what ``process_table`` makes of a chunk."""
+        """Emit the table that ``process_table`` returns for a chunk."""
         self._batch, self._rejected = tup.values, set[int]()
         batch = self._batch
         if FIELD in batch.schema.names:
@@ -143,9 +143,7 @@ class TableBolt(ChunkBolt):
             self.reject(self._batch, rows, [str(reason)] * len(rows))
 
     def _table(self, made: Any, where: str) -> pa.Table:
-        """Return any library's table as Arrow's; one that Arrow cannot take, because of its values, is an error of
-        these records.
-        """
+        """Return any library's table as Arrow's; values that Arrow cannot convert are an error of these records."""
         if isinstance(made, pa.RecordBatch):
             return pa.Table.from_batches([made])
         if hasattr(made, "collect"):  # a LazyFrame
@@ -161,7 +159,7 @@ class TableBolt(ChunkBolt):
         )
 
     def _chosen(self, table: pa.Table) -> pa.Table:
-        """Return the columns that are wanted of a table, and the numbers of the records, with ordinary types."""
+        """Return the output columns of a table and the record numbers, with ordinary types."""
         if missing := [name for name in self._wanted if name not in table.column_names]:
             raise TopologyError(
                 f"{self.component_name}: the table that process_table returned has no column {', '.join(missing)}; "
@@ -172,14 +170,14 @@ class TableBolt(ChunkBolt):
         return pa.table({name: _plain(table.column(name)) for name in names})
 
     def _batch_of(self, table: pa.Table) -> pa.RecordBatch:
-        """Return what is emitted of the chosen columns: each in one piece, each row with its origin."""
+        """Return the chosen columns as a batch: each in one piece, each row with its origin."""
         columns = [
             self._origins(table) if name == FIELD else table.column(name).combine_chunks() for name in self._wanted
         ]
         return pa.RecordBatch.from_arrays(columns, names=self._wanted)
 
     def _numbers(self, table: pa.Table, what: str = "the table that process_table returned") -> Any:
-        """Return which record of the chunk each row is of."""
+        """Return the number of each row's record in the chunk."""
         column = table.column(FIELD) if FIELD in table.column_names else None
         if column is None or column.null_count or not pa.types.is_integer(column.type):
             raise self._odd_origin(what)
@@ -195,7 +193,7 @@ class TableBolt(ChunkBolt):
         )
 
     def _origins(self, table: pa.Table) -> Any:
-        """Return the origins of the rows; of several rows of one record, each has its own."""
+        """Return the origins of the rows; several rows of one record get distinct origins."""
         numbers = self._numbers(table)
         if FIELD not in self._batch.schema.names:
             raise self._odd_origin("the table that process_table returned")
@@ -203,15 +201,15 @@ class TableBolt(ChunkBolt):
         siblings = np.bincount(numbers, minlength=self._batch.num_rows)[numbers]
         if not (siblings > 1).any():
             return origins
-        # A record that makes one row of itself hands its origin on, whatever its neighbours in the chunk do: the same
-        # record must have the same rows when it comes again, beside others.
+        # A record with a single row keeps its origin, whatever its neighbours in the chunk do: if it comes again in
+        # another chunk, it must have the same rows.
         return under(origins, self.component_name, np.where(siblings > 1, places_among_equals(numbers), ITSELF))
 
 
 def _plain(column: Any) -> Any:
-    """Return a column with the type that parsers and sinks have for such values.
+    """Return a column with the type that parsers and sinks use for such values.
 
-    Arrow cannot even filter some others, such as Polars' ``string_view``.
+    Arrow cannot even filter some other types, such as Polars' ``string_view``.
     """
     kind = _plain_type(column.type)
     if pa.types.is_dictionary(column.type):  # Arrow cannot look values up in a dictionary of views

@@ -7,9 +7,8 @@
     counts = StateBolt.spec(coordinator=coordinator, inputs={split: Grouping.fields("word")}, …)
 
 This is what Storm's Trident does, with plain components: :class:`BatchCoordinator` is a spout, :class:`KafkaBatchBolt`
-a bolt whose tasks share the partitions. What they say to each other, and to the states, is in
-``downspout.batches.core.protocol``. The field ``attempt`` of each tuple is its attempt, and a bolt in between hands it
-on.
+a bolt whose tasks share the partitions. ``downspout.batches.core.protocol`` defines the messages between them and to
+the states. Each tuple has its attempt in the field ``attempt``, which bolts in between pass on.
 
 Coordinator and emitter can be replaced: by subclasses (:meth:`BatchCoordinator.is_ready` is meant for that), or by any
 spout and bolt that emit on the same streams.
@@ -46,7 +45,7 @@ from downspout.wire.specs import SpoutSpec
 
 
 class BatchCoordinator(MultilangComponent, streamparse.Spout):
-    """Says which batches begin, and commits them one after the other. It has one task."""
+    """Begins batches and commits them one after the other. It has one task."""
 
     outputs: ClassVar[list[Stream]] = [Stream(list(FIELDS[stream]), name=stream) for stream in CONTROL]
     settings_scopes: ClassVar[tuple[str, ...]] = ("batch", "kafka")
@@ -57,7 +56,7 @@ class BatchCoordinator(MultilangComponent, streamparse.Spout):
     _batches: Coordinating | None = None
 
     def is_ready(self, txid: int) -> bool:
-        """Return whether a transaction may begin now. For subclasses; asked before each attempt."""
+        """Return whether a transaction may begin now. For subclasses; called before each attempt."""
         return True
 
     def initialize(self, storm_conf: Mapping[str, Any], context: Mapping[str, Any]) -> None:
@@ -91,7 +90,7 @@ class BatchCoordinator(MultilangComponent, streamparse.Spout):
         return int(self.clock.monotonic() * 1000)
 
     def next_tuple(self) -> None:
-        """One turn: claim, what is due, and perhaps the beginning of a batch."""
+        """One turn: take the claim, do what is due, and perhaps begin a batch."""
         assert self._batches is not None
         self._batches.turn(now := self._now(), begins=self._active)
         if self._flush_requests is not None:
@@ -103,16 +102,16 @@ class BatchCoordinator(MultilangComponent, streamparse.Spout):
         self._batches.turn(self._now(), begins=False)
 
     def ack(self, tup_id: str) -> None:
-        """A batch is processed, or committed."""
+        """Process an ack: a batch is processed or committed."""
         assert self._batches is not None
         self._batches.acked(tup_id, self._now())
 
     def fail(self, tup_id: str) -> None:
-        """An attempt failed, or timed out: it and all later ones begin again."""
+        """Process a fail: an attempt failed or timed out; it and all later attempts begin again."""
         self.fail_with(tup_id, None)
 
     def fail_with(self, tup_id: str, failure: Failure | None) -> None:
-        """Take a fail, with its reason where the engine knows it.
+        """Process a fail, with its reason if the engine knows it.
 
         Raises:
             ComponentError: a bolt has raised in too many attempts of a transaction.
@@ -125,23 +124,23 @@ class BatchCoordinator(MultilangComponent, streamparse.Spout):
         self._active = True
 
     def deactivate(self) -> None:
-        """Let no batch begin; those that are active go on to their end."""
+        """Begin no more batches; active batches finish."""
         self._active = False
 
     def waits_for_acks(self) -> bool:
-        """Return whether a batch must be done before the next begins: sinks flush what they hold of it then."""
+        """Return whether a batch must finish before the next begins: sinks then flush the rows they hold of it."""
         return self._batches is not None and self._batches.waits
 
     def exhausted(self) -> bool:
-        """Return whether a bounded run has everything up to its end in committed batches."""
+        """Bounded run: return whether the committed batches reach its end."""
         return self._batches is not None and self._batches.end_reached()
 
     def end_reached(self) -> bool:
-        """Return whether, besides, no batch is active."""
+        """Bounded run: return whether the committed batches reach its end and no batch is active."""
         return self._batches is not None and self._batches.end_reached() and self._batches.is_idle
 
     def finish(self) -> bool:
-        """Return whether what is due is done."""
+        """Do what is due; return whether no batch is active."""
         self.run_timers()
         return self._batches is None or self._batches.is_idle
 
@@ -199,7 +198,7 @@ class KafkaBatchBolt(Bolt):
         self._records = 0
 
     def process(self, tup: Any) -> None:
-        """Emit a batch, commit it, or forget it: as the stream says."""
+        """Emit, commit or forget a batch, depending on the stream."""
         assert self._emitting is not None
         attempt, epoch = Attempt.of(tup.values[0]), tup.values[1]
         try:
@@ -219,7 +218,7 @@ class KafkaBatchBolt(Bolt):
         self.ack(tup)
 
     def _later(self, tup: Any, attempt: Attempt, why: str) -> None:
-        """Fail what may work in the next attempt."""
+        """Fail a tuple that may succeed in the next attempt."""
         if self._throttle.due("later", int(self.clock.monotonic() * 1000)):
             self._log.warning("%s: %s fails: %s", self.component_name, attempt, why)
         self.fail(tup)
@@ -233,10 +232,10 @@ class KafkaBatchBolt(Bolt):
                 self.emit_many([[attempt, *row] for row in rows], [tup] * len(rows))
 
     def _rows(self, tp: TopicPartition, records: Sequence[Record]) -> Sequence[Sequence[Any]]:
-        """Return the values of the tuples of records.
+        """Return the tuple values of each record.
 
         Raises:
-            RecordError: one cannot be decoded.
+            RecordError: a record cannot be decoded.
         """
         assert self._emitting is not None
         topic_id = self._emitting.topic_id(tp.topic)
@@ -267,7 +266,7 @@ class KafkaBatchBolt(Bolt):
         return counted if lag is None else {**counted, "lag": lag}
 
     def report_partitions(self) -> Mapping[str, Mapping[str, Any]]:
-        """Return where the batches stand in each partition of this task."""
+        """Return the position of the batches in each partition of this task."""
         return {} if self._emitting is None else self._emitting.by_partition()
 
     def close(self) -> None:
@@ -291,7 +290,7 @@ class BatchSpecs(NamedTuple):
 
 
 class KafkaBatches:
-    """A source of batches, which is two components."""
+    """A source of batches, made of two components."""
 
     @staticmethod
     def spec(
@@ -311,8 +310,8 @@ class KafkaBatches:
         Args:
             par: how many tasks emit; they share the partitions.
             config: Storm's settings for both, and ours by their whole names.
-            coordinator: a subclass of the coordinator, to be taken in its place.
-            emitter: a subclass of the emitter, likewise.
+            coordinator: the class of the coordinator, or a subclass of it.
+            emitter: the class of the emitter, or a subclass of it.
             settings: those of ``downspout settings batch`` and ``downspout settings kafka``, without the prefix.
 
         Raises:

@@ -8,8 +8,8 @@ It follows the spout of Apache Storm's ``storm-kafka-client``. ``downspout.ledge
 offset; this module connects it with Storm's callbacks and with the consumer port (``downspout.kafka.port``). Under
 AT_LEAST_ONCE, the default:
 
-* The spout commits the lowest offset that is not done. What is done beyond it travels in the commit's metadata, so
-  neither a restart nor a rebalance repeats it.
+* The spout commits the lowest offset that is not done. The commit's metadata lists what is done beyond it, so neither a
+  restart nor a rebalance repeats it.
 * A failed record is read again: the consumer seeks back to the lowest one whose back-off is over.
 * Before a planned hand-over the spout drains: it stops polling, waits for acks, commits, and only then lets the
   consumer release its partitions.
@@ -55,10 +55,10 @@ from downspout.wire.values import KRYO
 if TYPE_CHECKING:
     from downspout.spout.tracing import Tracing
 
-# How long next_tuple leaves a broker alone that did not answer when the group was to be joined again
+# If the broker does not answer a rejoin, next_tuple waits this long before the next try
 JOIN_AGAIN_MS = 2_000
-COMMIT_LOOK_S = 0.05  # How long deactivate and close wait after a commit that failed at once
-UNATTENDED_MS = 1_000  # So long after the last next_tuple (max spout pending is reached), acks look at the timers
+COMMIT_LOOK_S = 0.05  # Pause of deactivate and close between two tries of a commit
+UNATTENDED_MS = 1_000  # Without next_tuple for this long (max spout pending is reached), acks run the timers
 
 
 class KafkaSpout(MultilangComponent, streamparse.Spout):
@@ -76,8 +76,8 @@ class KafkaSpout(MultilangComponent, streamparse.Spout):
     engine_services: SpoutEngine | None = None
     _session: GroupSession | None = None
     _tracing: Tracing | None = None
-    _open: int  # Tuples with an id that have no answer, as the engine counts them: also those of lost partitions
-    _idle: bool  # Whether the last poll brought nothing
+    _open: int  # Unanswered tuples with an id, as the engine counts them: those of lost partitions included
+    _idle: bool  # Whether the last poll was empty
     _had_retries_only: bool = False  # Whether the last call emitted retries, and had no room for more
 
     @classmethod
@@ -127,7 +127,7 @@ class KafkaSpout(MultilangComponent, streamparse.Spout):
             return
         session.update_assignment(now)
         self._stalls.check(session, now, now, self.whereabouts)
-        if self._flush_requests is not None and session.parts:  # the first look that counts is one that knows them
+        if self._flush_requests is not None and session.parts:  # the first check should know the partitions
             self._flush_requests.look(now, lambda: session.waits_for_sinks(now))
         if not self.services.is_late(now):
             self._dead_lettering.write(self._now, session.assignment, eager=self._idle)
@@ -141,9 +141,9 @@ class KafkaSpout(MultilangComponent, streamparse.Spout):
             session.commit(now, wait=finished or self._setup.commits_wait)
             active = session.active  # it may have learned of a rebalance
         if state is SessionState.HANDED_OVER:
-            # The last commit says that we have ended in order. If a record left now and killed this process, the next
-            # owner would start from that commit, see no unclean start, and not look for it. So nothing leaves before
-            # the rebalance has said what stays.
+            # The last commit says that this process ended cleanly. If a record emitted now killed the process, the next
+            # owner would start from that commit, see no unclean start, and not search for the record. So emit nothing
+            # until the rebalance has decided which partitions stay.
             session.reader.join(now)
             return
         transactions = self.services.transactions
@@ -170,9 +170,9 @@ class KafkaSpout(MultilangComponent, streamparse.Spout):
             self.ack(tup_id)
 
     def _room(self) -> int:
-        """Return how many tuples this call may emit: no more than max spout pending leaves room for.
+        """Return how many tuples this call may emit without exceeding max spout pending.
 
-        Storm and the local engine look at that limit before a call, not within it.
+        Storm and the local engine check that limit before a call, not within it.
         """
         most: int = self._settings["emits_per_next_max"]
         if not self._open_max or self._session is None:
@@ -181,15 +181,16 @@ class KafkaSpout(MultilangComponent, streamparse.Spout):
         return min(most, self._setup.mode.room(self._settings, self._open_max, self._open, in_flight))
 
     def _for_retries(self, session: GroupSession, room: int) -> int:
-        """Return how many tuples of this call may be retries: half, where others wait and the last call had only these.
+        """Return how many tuples of this call may be retries: half, if others wait and the last call emitted only
+        retries.
 
-        A record that always fails, without a back-off, would otherwise take all turns of the others.
+        Otherwise a record that always fails, without a back-off, would starve the others.
         """
         return room // 2 if self._had_retries_only and session.turns else room
 
     @property
     def session(self) -> GroupSession | None:
-        """What the spout holds while it is active, to look at: its consumer, partitions and ledgers."""
+        """The spout's consumer, partitions and ledgers, for inspection; None once it has left the group."""
         return self._session
 
     def _emit_waiting(self, session: GroupSession, most: int, now: int) -> None:
@@ -206,7 +207,7 @@ class KafkaSpout(MultilangComponent, streamparse.Spout):
                 turns.append(part)
 
     def _write_down(self, part: Partition) -> bool:
-        """Commit, as a record of this partition is about to be out alone; return whether that is written, and ours."""
+        """Commit before a record of this partition goes out alone; return whether it succeeded and is still ours."""
         session = self._session
         if session is None or self.services.is_late(self._next_at):
             return False  # the next turn will
@@ -219,11 +220,11 @@ class KafkaSpout(MultilangComponent, streamparse.Spout):
 
     @property
     def _out(self) -> Any:
-        """Where tuples go; another may have been put in the place of ``emit``."""
+        """The function that emits tuples; ``emit`` may have been replaced."""
         return self._outlet.emit if self._outlet else self.emit
 
     def _refused(self, tup_id: str | None, error: WireError) -> None:
-        """Storm's pipe did not take a tuple."""
+        """Fail a tuple that Storm's pipe refused."""
         self._log.error("%s", error)
         if tup_id is not None:
             self.fail_with(tup_id, Failure("exception", self.component_name, self.task_id, f"WireError: {error}"))
@@ -231,7 +232,7 @@ class KafkaSpout(MultilangComponent, streamparse.Spout):
     # --- what comes back ---
 
     def ack(self, tup_id: str) -> None:
-        """Take an ack. Unknown, double and late ones change nothing."""
+        """Process an ack. Unknown, duplicate and late acks do not change the ledger."""
         self._open -= 1
         if self._tracing is not None:
             self._tracing.ended((tup_id,))
@@ -241,7 +242,7 @@ class KafkaSpout(MultilangComponent, streamparse.Spout):
             self._between_turns()
 
     def ack_many(self, tup_ids: Sequence[str]) -> None:
-        """Take many acks."""
+        """Process many acks."""
         self._open -= len(tup_ids)
         if self._tracing is not None:
             self._tracing.ended(tup_ids)
@@ -249,11 +250,11 @@ class KafkaSpout(MultilangComponent, streamparse.Spout):
         self._between_turns()
 
     def fail(self, tup_id: str) -> None:
-        """Take a fail of unknown reason: its age decides whether it is a timeout."""
+        """Process a fail without a reason: the tuple's age decides whether it is a timeout."""
         self.fail_with(tup_id, None)
 
     def fail_with(self, tup_id: str, failure: Failure | None) -> None:
-        """Take a fail, with its reason where the engine knows it; a timeout counts no attempt."""
+        """Process a fail, with its reason if the engine knows it; a timeout does not count as an attempt."""
         self._open -= 1
         if self._tracing is not None:
             self._tracing.failed(tup_id, failure)
@@ -263,7 +264,7 @@ class KafkaSpout(MultilangComponent, streamparse.Spout):
             self._between_turns()
 
     def _answered(self, tup_id: str, failure: Failure | None) -> bool:
-        """Take the answer of a transactional KafkaBolt; return whether it is one."""
+        """Process the answer of a transactional KafkaBolt; return False if ``tup_id`` is no such answer."""
         transactions, session = self.services.transactions, self._session
         if transactions is None or not transactions.is_answer(tup_id):
             return False
@@ -273,14 +274,14 @@ class KafkaSpout(MultilangComponent, streamparse.Spout):
         return True
 
     def _without_answers(self, tup_ids: Sequence[str]) -> Sequence[str]:
-        """Take the answers among these; return the others."""
+        """Process the answers of transactional KafkaBolts among these ids; return the other ids."""
         transactions = self.services.transactions
         if transactions is None or not transactions.awaits_answers:
             return tup_ids
         return [tup_id for tup_id in tup_ids if not self._answered(tup_id, None)]
 
     def _between_turns(self) -> None:
-        """Storm does not call ``next_tuple`` while it has enough, or after ``deactivate``; but time passes."""
+        """Do what is due: Storm does not call ``next_tuple`` at max spout pending, nor after ``deactivate``."""
         session, now = self._session, self._now()
         if session is None or (self._active and now - self._next_at < UNATTENDED_MS):
             return
@@ -288,7 +289,7 @@ class KafkaSpout(MultilangComponent, streamparse.Spout):
             self._leave(session)
             if self._session is not session:
                 return
-        session.catch_up()  # the last poll that kept us alive may have brought news of what is lost
+        session.catch_up()  # the last keep-alive poll may have reported lost partitions
         if self.services.commit_timer.due(now):
             session.commit(now, self._setup.commits_wait)
         if self._active:
@@ -296,7 +297,7 @@ class KafkaSpout(MultilangComponent, streamparse.Spout):
         session.reader.stay_alive(now)
 
     def run_timers(self) -> None:
-        """Look at the timers while the engine does not ask for tuples."""
+        """Run the timers while the engine does not ask for tuples."""
         now = self._now()
         if self._active:
             self._between_turns()
@@ -319,7 +320,7 @@ class KafkaSpout(MultilangComponent, streamparse.Spout):
         return bool(self._emitter.tried_before(tup_id))
 
     def whereabouts(self, tup_id: str) -> str:
-        """Return which bolts have a tuple, where the engine knows."""
+        """Return which bolts hold a tuple, if the engine knows."""
         return self.engine_services.bolts_with(tup_id) if self.engine_services else ""
 
     # --- life cycle ---
@@ -377,7 +378,7 @@ class KafkaSpout(MultilangComponent, streamparse.Spout):
         self._join()
 
     def _traced(self, name: str) -> Tracing | None:
-        """Return what makes spans, with ``kafka.trace_every``; without, import nothing.
+        """Return the maker of spans if ``kafka.trace_every`` is set; otherwise import nothing.
 
         Raises:
             MissingExtraError: OpenTelemetry is not installed.
@@ -395,10 +396,10 @@ class KafkaSpout(MultilangComponent, streamparse.Spout):
         return self._emitter.tracing
 
     def _transactions(self, context: Mapping[str, Any]) -> SpoutTransactions | None:
-        """Return what makes the commits, if a KafkaBolt of this topology is transactional.
+        """Return the transactions that commit, if a KafkaBolt of this topology is transactional.
 
         Raises:
-            ConfigError: two are, or the settings rule it out.
+            ConfigError: two KafkaBolts are, or the settings rule transactions out.
         """
         if not is_transactional(self._settings, context, self.component_name or ""):
             return None
@@ -410,7 +411,7 @@ class KafkaSpout(MultilangComponent, streamparse.Spout):
         return SpoutTransactions(f"{self.component_name}.{self._setup.index}", emit, self._log)
 
     def _with_records(self, conf: Mapping[str, Any], context: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Return the configuration; with records instead of chunks where Storm's pipe would take each chunk apart."""
+        """Return the configuration; it asks for records, not chunks, if Storm's pipe would take each chunk apart."""
         serializer = type(self.serializer).__name__ if self.on_foreign_wire else ""
         mode, why = choose_mode(conf, self.component_name or "", serializer)
         if mode.columns and self.on_wire and not self.chunk_streams >= data_streams(context):
@@ -420,17 +421,17 @@ class KafkaSpout(MultilangComponent, streamparse.Spout):
         return {**conf, "kafka.emit": mode.name}
 
     def activate(self) -> None:
-        """Go on after ``deactivate``, joining the group again if it was left."""
+        """Resume after ``deactivate``; rejoin the group if the spout has left it."""
         self._active = True
         if self.on_wire:
             self.serializer.pipe.idle = None
         self._join_again(self._now())
 
     def deactivate(self) -> None:
-        """Commit. Once nothing is out (acks are still taken), commit again and leave the group.
+        """Commit. Once no tuple is in flight (acks still count), commit again and leave the group.
 
-        Where a commit fails for more than a moment, or the broker stays silent, the spout remains a member, knows what
-        it knew, and commits at the next call that it gets, whichever that is.
+        If commits keep failing, or the broker stays silent, the spout remains a member, keeps its ledgers, and commits
+        at its next call, whichever that is.
         """
         self._active = False
         if (session := self._session) is None:
@@ -448,7 +449,7 @@ class KafkaSpout(MultilangComponent, streamparse.Spout):
     def close(self) -> None:
         """Commit what is done and leave the group."""
         if not hasattr(self, "_dead_lettering"):
-            return  # it never began: no broker has answered, perhaps
+            return  # initialize failed: perhaps no broker answered
         if self._session is not None:
             self._session.put_back()
             self._leave(self._session, for_good=True)
@@ -457,7 +458,7 @@ class KafkaSpout(MultilangComponent, streamparse.Spout):
             self._tracing.close()
 
     def before_exit(self) -> None:
-        """On Storm, before the process ends: commit what is done. The place in the group is kept for a restart."""
+        """On Storm, before the process ends: commit what is done, but remain a member of the group for a restart."""
         if (session := getattr(self, "_session", None)) is not None and self.services.transactions is None:
             self.services.commit_gate.succeeded()
             session.commit(self._now(), leaving=True)
@@ -469,7 +470,7 @@ class KafkaSpout(MultilangComponent, streamparse.Spout):
         self._emitter.by_key = self._session.assignment.by_key
 
     def _join_again(self, now: int) -> GroupSession | None:
-        """Return the member; a new one if the group was left. A broker that is down then is asked again."""
+        """Return the session; rejoin the group if the spout has left it, and retry later if the broker is down."""
         if self._session is None and now >= self._join_at:
             try:
                 self._join()
@@ -480,9 +481,9 @@ class KafkaSpout(MultilangComponent, streamparse.Spout):
         return self._session
 
     def _leave(self, session: GroupSession, patiently: bool = False, for_good: bool = False) -> None:
-        """Commit and leave the group; where not all could be committed, or the broker is slow, a later call must.
+        """Commit and leave the group; if a commit fails or the broker is slow, a later call must leave.
 
-        With ``for_good`` there is none.
+        With ``for_good`` there is no later call: the spout leaves in any case.
         """
         self._dead_lettering.finish(self._now, session.assignment)
         now = self._now()
@@ -504,7 +505,7 @@ class KafkaSpout(MultilangComponent, streamparse.Spout):
                 session.close()
 
     def _insist(self, commit: Callable[[int], bool], since: int) -> bool:
-        """Try a commit for a moment: one that fails at once (a coordinator that is loading) may pass soon."""
+        """Retry a commit briefly: if it fails at once (the coordinator is loading), it may succeed soon."""
         if self.services.transactions is not None:
             return commit(since)  # the answer comes later
         while not (committed := commit(self._now())) and not self.services.is_late(since):
@@ -515,14 +516,14 @@ class KafkaSpout(MultilangComponent, streamparse.Spout):
     # --- what the engine asks ---
 
     def finish(self) -> bool:
-        """Return whether all is committed, once nothing is out; otherwise a commit is on its way."""
+        """Return whether everything is committed, once no tuple is in flight; if not, a commit is in progress."""
         session = self._session
         if self.services.transactions is None or session is None:
             return True
         return session.commit(self._now(), last=True)
 
     def exhausted(self) -> bool:
-        """Bounded run: return whether all of our partitions is emitted; acks may be outstanding."""
+        """Bounded run: return whether all records of our partitions are emitted; acks may be outstanding."""
         if not self._setup.bounded or self._session is None:
             return self._ended
         return self._session.exhausted()
@@ -531,13 +532,13 @@ class KafkaSpout(MultilangComponent, streamparse.Spout):
         """Bounded run: return whether the group has committed up to the end of all partitions of the topics."""
         session = self._session
         if self._dead_lettering.busy or (session is not None and session.turns):
-            return False  # committed, it may be, but not done with
+            return False  # perhaps committed, but not finished
         if not self._ended and session is not None:
             self._ended = session.end_reached()
         return self._ended
 
     def record_at(self, origin: Origin) -> Record | None:
-        """Return the whole record of an origin, as it was read, while it is in memory."""
+        """Return the whole record of an origin as it was read, or None if it is not in memory."""
         parts = self._session.assignment.parts if self._session is not None else {}
         part = parts.get(TopicPartition(origin.topic, origin.partition))
         if part is None or part.topic_id != origin.topic_id or origin.offset in part.broken:
@@ -545,9 +546,9 @@ class KafkaSpout(MultilangComponent, streamparse.Spout):
         return part.retry_cache.seen(origin.offset, part.cursor.waiting)
 
     def waits_for_acks(self) -> bool:
-        """Return whether a hand-over, or the search for a record that may kill, waits for what is out.
+        """Return whether a hand-over, a transaction or crash isolation waits for tuples in flight.
 
-        Sinks should not hold it back then.
+        Sinks should not hold these tuples back then.
         """
         session = self._session
         if session is None:
@@ -562,7 +563,7 @@ class KafkaSpout(MultilangComponent, streamparse.Spout):
         return summarise(self._metrics, self._session, now) | gauges | self._stalls.report(now)
 
     def report_partitions(self) -> Mapping[str, Mapping[str, Any]]:
-        """Return where the group stands in each partition, by its name; after ``deactivate`` as it was left."""
+        """Return the group's position in each partition, by its name; after ``deactivate``, the last one known."""
         if self._session is None:
             return self._partitions
         now = self._now()

@@ -1,10 +1,10 @@
 """When to raise an alarm about a partition: too many of its records fail for good, or it stands still.
 
 **The circuit breaker.** A bad deploy fails everything, and dead-lettering all of it would be worse than stopping. So
-only a ratio of the records read last may be given up. "Last" goes by offset: records that fail are finished late (they
-are retried), so by time they come in crowds, above all at the end of a bounded run. Records that are still out count as
-read: a sink that delays its acks must not make the few that failed look like the only ones. Memory is bounded: offsets
-are counted in cells, and the lowest are forgotten.
+only a ratio of the last records read may be given up. "Last" means by offset: failing records finish late (they are
+retried), so by time they cluster, above all at the end of a bounded run. Records still in flight count as read: a sink
+that delays its acks must not make the few that failed look like the only ones. Memory is bounded: offsets are counted
+in cells, and the lowest are forgotten.
 
 **Progress.** A partition *stands still* from the moment its commit point last moved, or something began to wait. It is
 *stuck* once that has lasted for a limit; the start and the end of that are reported once each.
@@ -77,7 +77,7 @@ class Breaker:
         """Note a record that failed for good; return a trip if that is one too many. O(c).
 
         Args:
-            offset: where it is.
+            offset: the record's.
             error: the class of its error; messages differ from record to record.
         """
         if not self._ratio:

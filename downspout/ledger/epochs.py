@@ -1,7 +1,7 @@
 """Assignments of one member: rebalance callbacks as facts, an epoch for each gain, and where reading starts.
 
-The client calls back in the middle of a poll, on its own thread: revoked, assigned, lost. The listener only writes
-these facts down, in order; the spout applies them to its :class:`AssignmentEpochs` after the poll.
+The client calls back in the middle of a poll, on its own thread: revoked, assigned, lost. The listener only records
+these facts, in order; the spout applies them to its :class:`AssignmentEpochs` after the poll.
 
 *Eager* rebalances revoke all that a member has, then assign its full new set. *Cooperative* ones revoke and assign only
 the differences. One rule reads both: a revoked partition is set aside; one that is assigned and was set aside *returns*
@@ -76,7 +76,7 @@ class AssignmentEpochs(Generic[P]):
         return self._owned[partition]
 
     def renew(self, partition: P) -> int:
-        """Start a new epoch for a partition that is ours: what is out from before no longer counts."""
+        """Start a new epoch for a partition that is ours: tuples emitted before no longer count."""
         self.last_epoch += 1
         self._owned[partition] = self.last_epoch
         return self.last_epoch

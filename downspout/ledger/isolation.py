@@ -1,9 +1,10 @@
-"""Processes that die: how often in a row, and which records may be the reason.
+"""Process deaths: how many in a row, and which records may be the cause.
 
-A record that kills the process leaves no fail behind. So each commit says that its owner is at work, and only the last
-one before an orderly end says that it has ended. A start from a commit of the first kind is an *unclean start* at its
-offset. From the second in a row, at the same offset, *crash isolation* searches what may have been out: records leave
-in windows, and a window leaves after the one before is committed. It is a search by halves, only faster:
+A record that kills the process leaves no fail behind. So each commit says that its owner is at work; only the last
+commit before an orderly end says that the owner has ended. A start from a commit of the first kind is an *unclean
+start* at its offset. From the second unclean start in a row at the same offset, *crash isolation* searches the records
+that may have been out: they are emitted in windows, each after the previous one is committed. It is like a binary
+search, only faster:
 
 ====================  =============================================================================================
 what happens          what follows
@@ -17,11 +18,11 @@ a known record        row of one already
 a window of one       that record is out alone, and written down before its emit: a death then names it
 ====================  =============================================================================================
 
-So a process that is killed from outside costs some small windows, each of which is through as soon as the sinks have
-written it, and a record is out alone only after several deaths at one offset, each in a smaller window. An unclean
-start with a record out alone is a failed attempt of that record, unless it is known that no process died with it
-(``downspout.spout.partition``). An orderly end adds nothing to a row, hands a search on, and ends a row of one,
-unless nothing was out. Where a partition has nothing beyond the commit, nothing of it can have killed a process.
+So a process that is killed from outside costs some small windows, each finished as soon as the sinks have written it. A
+record is out alone only after several deaths at one offset, each in a smaller window. An unclean start with a record
+out alone is a failed attempt of that record, unless it is known that no process died with it
+(``downspout.spout.partition``). An orderly end adds nothing to a row, passes a search on, and ends a row of one, unless
+no record was out. If a partition has no records beyond the commit, it cannot have killed a process.
 """
 
 from __future__ import annotations
@@ -66,13 +67,13 @@ class Isolation:
         return self.window == 1
 
     def start(self, base: int, reach: int, end: int, died_with: int | None = None) -> Isolation:
-        """Return the state of an owner who starts from a commit at ``base`` that holds this one.
+        """Return the state of an owner that starts from a commit at ``base`` with this state.
 
         Args:
             base: the committed offset.
-            reach: offsets beyond the commit that may be out where there is no search.
+            reach: offsets beyond the commit that may be out without a search.
             end: of the log, as of now.
-            died_with: the record with which a process died, where that is known.
+            died_with: the record with which a process died, if known.
         """
         if self.ended:
             return replace(self, ended=False)
@@ -101,7 +102,7 @@ class Isolation:
 
         Args:
             point: the offset that is committed.
-            moved: whether that is another one than before.
+            moved: whether it differs from the previous commit.
             through: whether it is at or beyond the end of a window.
             alone: the record that is out alone, or about to be.
         """
@@ -119,7 +120,7 @@ class Isolation:
         """Return the state that the last commit of an orderly end holds.
 
         Args:
-            idle: whether nothing was out under this owner, so that its end proves nothing.
+            idle: whether this owner had no record out, so that its end proves nothing.
 
         >>> died = AT_WORK.start(base=10, reach=1000, end=5000)
         >>> died.end().starts, died.end(idle=True).start(base=10, reach=1000, end=5000).starts

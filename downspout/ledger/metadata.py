@@ -1,7 +1,7 @@
-"""What travels in the metadata of a commit: which records beyond the commit are done, and what failed how often.
+"""The metadata of a commit: which records beyond the commit are done, and how often records have failed.
 
 Storm's Java spout writes JSON with exactly the keys ``topologyId``, ``taskId`` and ``threadName``, and refuses others.
-Ours has the same three, so one spout can take over from the other; what is ours is one word inside ``threadName``::
+Ours has the same three, so either spout can take over from the other; our data is one word in ``threadName``::
 
     downspout1 <word>        e.g.  downspout1 K2<v-00000V`OAx00BlIU;<)h00
 
@@ -16,18 +16,18 @@ ranges          the length of the hole before each range; then the length of eac
 ==============  ====================================================================================================
 
 A column is one byte for the width of its numbers in bytes, then all their lowest bytes, then all second bytes, and so
-on. Bytes of one place are alike, so each such *plane* is deflated as a block with codes of its own: holes that repeat
-take almost nothing, and random ones close to their entropy.
+on. Bytes of one place are alike, so each such *plane* is deflated as a block with its own codes: repeated holes take
+almost no space, random ones close to their entropy.
 
 The first checksum covers the committed offset (the *base*), topologyId, taskId and the rest of the word; the second one
-is the topic's Kafka id. So the ranges of a commit that a tool has moved mean nothing, and neither do those of a topic
-that was deleted and created again.
+is the topic's Kafka id. So the ranges are ignored if a tool has moved the commit, or if the topic was deleted and
+created again.
 
-What does not decode to a content that is written as this text is foreign, cut or corrupt: nothing is known about
-records beyond the commit, and they are processed again. That is never an error.
+Metadata whose content would not be encoded as the same text is foreign, cut or corrupt: nothing is known about records
+beyond the commit, and they are processed again. This is never an error.
 
-The broker limits metadata (``offset.metadata.max.bytes``, 4,096). Where the ranges do not fit, the highest ones are
-left out: records above that horizon may be processed again after a crash, those below it are not.
+The broker limits metadata (``offset.metadata.max.bytes``, 4,096). If the ranges do not fit, the highest ones are left
+out: records above that horizon may be processed again after a crash, those below it are not.
 """
 
 from __future__ import annotations
@@ -47,9 +47,9 @@ BYTES_MAX = 4096  # The broker's default limit
 
 FAILURES_MAX = 100  # How many failed offsets are recorded, lowest first
 
-RANGES_MAX = 1 << 17  # How many ranges are; what an attacker's word may inflate to is bounded by it
+RANGES_MAX = 1 << 17  # How many ranges are recorded; it bounds what an attacker's word may inflate to
 
-TEXT_MAX = 16 * BYTES_MAX  # What is longer is not ours, whatever limit the broker has: nothing of it is read
+TEXT_MAX = 16 * BYTES_MAX  # Longer metadata is not ours, whatever the broker's limit: it is not read
 
 ENDED = Isolation(ended=True)
 
@@ -63,8 +63,8 @@ _RAW_MAX = 5 + 8 * (_HEAD + 2 * FAILURES_MAX + 2 * RANGES_MAX)
 class CommitMetadata:
     """What a commit's metadata holds."""
 
-    topology_id: str = ""  # who committed; empty where that is not known
-    task: int = -1  # its task id; -1 where that is not known
+    topology_id: str = ""  # who committed; empty if unknown
+    task: int = -1  # its task id; -1 if unknown
     done: tuple[tuple[int, int], ...] = ()  # ranges beyond the commit that need no processing
     failures: Mapping[int, int] = field(default_factory=dict)  # failed attempts of offsets beyond or at the commit
     isolation: Isolation = ENDED  # whether the owner ended in order, and what is suspected
@@ -82,7 +82,7 @@ def encode(
     done: Iterable[tuple[int, int]] = (),  # sorted disjoint ranges above ``base``; taken lazily, up to what fits
     failures: Iterable[tuple[int, int]] = (),  # sorted (offset, failed attempts), at or above ``base``
     isolation: Isolation = ENDED,  # as of a commit at ``base``
-    bytes_max: int = BYTES_MAX,  # never longer than this; where not even the frame fits, the text is empty
+    bytes_max: int = BYTES_MAX,  # never longer than this; the text is empty if not even the frame fits
 ) -> str:
     """Return the metadata for a commit at ``base``.
 
@@ -109,9 +109,9 @@ def encode(
 
 
 def decode(base: int, metadata: str | None, *, topic_id: str = "") -> CommitMetadata:
-    """Return what the metadata of a commit at ``base`` holds; :data:`NOTHING` where it is not ours, cut or corrupt.
+    """Return the content of the metadata of a commit at ``base``; :data:`NOTHING` if it is foreign, cut or corrupt.
 
-    From another spout's metadata of the same form only the topology id and the task are taken. Never raises.
+    Another spout's metadata of the same form gives only the topology id and the task. Never raises.
 
     >>> decode(7, "null") == decode(7, "") == NOTHING
     True
@@ -123,7 +123,7 @@ def decode(base: int, metadata: str | None, *, topic_id: str = "") -> CommitMeta
 
 
 def shorten(base: int, metadata: str, *, topic_id: str, bytes_max: int) -> str:
-    """Return metadata of ours that has no more than so many bytes, and holds as much as fits.
+    """Shorten our metadata to at most ``bytes_max`` bytes; it keeps as much as fits.
 
     >>> text = encode(100, topology_id="flights-1", task=4, done=[(101, 104), (205, 306)])
     >>> decode(100, shorten(100, text, topic_id="", bytes_max=len(text) - 1)).done
@@ -145,9 +145,9 @@ def shorten(base: int, metadata: str, *, topic_id: str, bytes_max: int) -> str:
 
 
 def author_for_another_topic(base: int, metadata: str | None, *, topic_id: str) -> str | None:
-    """Return who committed at ``base`` for an earlier topic of the same name; None where nothing says that.
+    """Return the topology that committed at ``base`` for an earlier topic of the same name; None if unknown.
 
-    It says so where it is ours and whole, and holds another topic's id. No topic id may be missing on either side.
+    It is known if the metadata is ours and whole, and has another topic's id. Both topics must have an id.
 
     >>> text = encode(100, topology_id="flights-1", task=4, topic_id="old")
     >>> author_for_another_topic(100, text, topic_id="new")
@@ -258,19 +258,19 @@ def _content(base: int, raw: bytes) -> tuple[tuple[tuple[int, int], ...], dict[i
 
 
 def _deflate(planes: list[bytes]) -> bytes:
-    """Return planes in as few bytes as zlib makes of them."""
+    """Return planes, deflated to as few bytes as zlib can."""
 
     def deflated(strategy: int) -> bytes:
         # A window of 4 KiB is set up in 3 µs, one of 32 KiB in 200; it finds as much in planes.
         packer = zlib.compressobj(9, zlib.DEFLATED, -12, 8, strategy)
         parts = []
         for plane in planes:
-            if len(plane) > 31:  # codes of its own take more than they save in a shorter one
+            if len(plane) > 31:  # its own codes take more than they save in a shorter one
                 parts.append(packer.flush(zlib.Z_BLOCK))
             parts.append(packer.compress(plane))
         return b"".join([*parts, packer.flush()])
 
-    # Random planes are shorter where zlib does not look for matches.
+    # Random planes get shorter if zlib does not search for matches.
     return min(map(deflated, (zlib.Z_DEFAULT_STRATEGY, zlib.Z_RLE)), key=len)
 
 

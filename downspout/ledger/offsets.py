@@ -11,10 +11,10 @@ retrying  failed or timed out at least once: waits for its retry, or is out for 
           lowest one that is ready decides where the reader goes back to.
 ========  ====================================================================================================
 
-What is emitted together as one tuple, a *range* ``[start, end)``, flies or is retried as one, under its first offset;
-a gap in it shares its fate. A range that fails is emitted again in parts of at most half as many records each, and no
-attempt is counted: only a record that is out alone is known to have failed itself. So one bad record among n is alone
-after O(log n) failures, and k of them cost O(k log n) tuples.
+Records emitted together as one tuple, a *range* ``[start, end)``, fly or are retried as one entry, under its first
+offset; gaps in it share its state. A range that fails is emitted again in parts of at most half as many records each,
+and no attempt is counted: only a record that is out alone is known to have failed itself. So one bad record among n is
+alone after O(log n) failures, and k of them cost O(k log n) tuples.
 
 So the offset to commit is the first one at or above ``base`` that is not done. An offset that was never emitted is done
 as soon as the reader has passed it, so a gap never blocks. As ranges, memory grows with the number of holes, not of
@@ -138,7 +138,7 @@ class PartitionLedger:
         return count
 
     def ack_many(self, start: int, end: int) -> int:
-        """Take acks of the single records in ``[start, end)``; return how many of them were out. O(those).
+        """Process acks of the single records in ``[start, end)``; return how many were out. O(records).
 
         >>> ledger = PartitionLedger(base=10)
         >>> ledger.emit_many([10, 11, 12], now=0), ledger.ack_many(10, 12), ledger.ack_many(11, 13)
@@ -153,9 +153,9 @@ class PartitionLedger:
         return sum(map(self.ack, range(start, end)))
 
     def emit_range(self, start: int, end: int, records: int, now: int) -> None:
-        """Note that ``records`` records, all that there are in ``[start, end)``, are about to be emitted as one.
+        """Note that ``records`` records, all those in ``[start, end)``, are about to be emitted as one tuple.
 
-        They were not seen before, one is at ``start``, and :meth:`free_until` says that they may be emitted. O(1).
+        They were not seen before, the first is at ``start``, and :meth:`free_until` permits their emit. O(1).
         """
         if self.free_until(start, end) < end or start < self.next:
             raise ValueError(f"[{start}, {end}) is not free")
@@ -167,10 +167,10 @@ class PartitionLedger:
             self._ranges_out.add(start, end, records)
 
     def emit_part(self, offset: int, start: int, end: int, records: int, now: int) -> int:
-        """Note that of a range that waits at ``offset`` the part ``[start, end)`` is about to be emitted.
+        """Note that the part ``[start, end)`` of the range that waits at ``offset`` is about to be emitted.
 
-        It holds ``records`` records, one at ``start`` and one below ``end``, and there is none below it. What is above
-        waits on. Returns how many records are not there any more. O(log f).
+        It holds ``records`` records: the range's first one left, at ``start``, up to one at ``end - 1``. The records
+        above keep waiting. Returns how many records are gone from the log. O(log f).
 
         >>> ledger = PartitionLedger(base=0)
         >>> ledger.emit_range(0, 8, records=8, now=0)
@@ -202,9 +202,9 @@ class PartitionLedger:
         self._recall(offset, now)
 
     def ack(self, offset: int) -> int:
-        """Take an ack of what begins at ``offset``; return how many records that is. O(1).
+        """Process an ack of the entry at ``offset``; return its record count. O(1).
 
-        0 if nothing of it is out (a late, double or foreign ack): nothing changes.
+        0 if it is not out (a late, duplicate or foreign ack): nothing changes.
         """
         if offset not in self._flying:
             retry = self._retrying.get(offset)
@@ -250,10 +250,10 @@ class PartitionLedger:
         return left
 
     def fail(self, offset: int, now: int) -> RetryState | None:
-        """Count a failed attempt and schedule the next; None: nothing of it is out. O(log f).
+        """Count a failed attempt and schedule the next; None if the entry is not out. O(log f).
 
-        A range counts none: it is split. Its parts are new, so they wait for the shortest back-off; if it doubled with
-        each split, a bad record among 10,000 would take 16 s to find.
+        A range counts no attempt: it is split. Its parts are new, so they wait for the shortest back-off; if it doubled
+        with each split, a bad record among 10,000 would take 16 s to find.
         """
         retry = self._take_back(offset)
         if retry is not None:
@@ -265,7 +265,7 @@ class PartitionLedger:
         return retry
 
     def timeout(self, offset: int, now: int, *, outage: bool = False) -> RetryState | None:
-        """Back off without counting an attempt; None: nothing of it is out.
+        """Back off without counting an attempt; None if the entry is not out.
 
         ``timeouts`` counts only those during which other records of the partition were acked and there was no
         ``outage``: while nothing gets through, a timeout says nothing about the record. A range is retried whole until
@@ -315,8 +315,8 @@ class PartitionLedger:
     def gone(self, start: int, end: int) -> int:
         """Resolve the records that wait for a retry in ``[start, end)`` and are gone from the log; return their number.
 
-        Records that are out stay: their ack or fail is still to come; so do those that need no retry (:data:`NEVER`). A
-        range of which only the beginning is gone begins later; its retry finds how many records are left.
+        Records that are out stay: their ack or fail is still to come; so do those that need no retry (:data:`NEVER`).
+        If only the beginning of a range is gone, the range begins later; its retry finds how many records are left.
         """
         count = 0
         for offset in self._retries.waiting(start, end):
@@ -331,7 +331,7 @@ class PartitionLedger:
     def skip_to(self, offset: int) -> int:
         """Note that the log begins at ``offset`` now; return how many offsets are lost.
 
-        What waits for a retry below it is resolved, what was not seen is passed over, and what is out stays.
+        Below it, records that wait for a retry are resolved, unseen ones are skipped, and those in flight stay.
         """
         lost = self.lost_below(offset)
         for start in self._retries.waiting(self.base, offset):
@@ -365,13 +365,13 @@ class PartitionLedger:
 
     @property
     def known_end(self) -> int:
-        """End of the ranges that an earlier owner recorded as done; it had read what it left open below."""
+        """End of the ranges that an earlier owner recorded as done; it had read everything below, done or not."""
         return self._known_end
 
     def free_until(self, start: int, end: int) -> int:
-        """Return the end of the part from ``start`` on, at most ``end``, that has nothing done or failed earlier.
+        """Return the end, at most ``end``, of the part from ``start`` on without offsets done or failed earlier.
 
-        It may be emitted as a range; a record that failed earlier goes alone. O(1) if no commit held anything.
+        It may be emitted as a range; a record that failed earlier goes alone. O(1) if the commit's metadata was empty.
         """
         if self.earlier_failures:
             end = min((offset for offset in self.earlier_failures if start <= offset < end), default=end)
@@ -411,7 +411,7 @@ class PartitionLedger:
         return retry is not None and retry <= self._nth(uncommitted_max)
 
     def earliest_ready_retry(self, now: int) -> int | None:
-        """Return the lowest offset that waits for a retry and may have it. O(log f) amortised."""
+        """Return the lowest offset whose retry is due. O(log f) amortised."""
         return self._retries.earliest_ready(now)
 
     def next_retry(self) -> int | None:

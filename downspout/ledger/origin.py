@@ -1,10 +1,10 @@
 """Identities: of a row, by the record it came from; and of a tuple, by the assignment it was emitted in.
 
 A row's origin makes the sink exactly-once: the record (topic, the topic's Kafka id, partition, offset) and a *path*,
-which of the record's rows it is. A bolt that turns one tuple into one passes the origin on. A bolt that emits several
-tuples per input gives each a path with :meth:`Origin.child`. A sink with several inputs adds the input
-(``downspout/sink/identity.py``). Bolts in between must be deterministic per record: processed again, a record
-must yield the same paths with the same values.
+which identifies one of the record's rows. A bolt that turns one tuple into one passes the origin on. A bolt that emits
+several tuples per input gives each a path with :meth:`Origin.child`. A sink with several inputs adds the input
+(``downspout/sink/identity.py``). Bolts in between must be deterministic per record: processed again, a record must
+yield the same paths with the same values.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Origin(NamedTuple):
     topic: str
     topic_id: str
     """Kafka's id of the topic (base64 of its UUID, as Kafka's own tools print it), so that a topic that was deleted
-    and created again is another topic; empty where the broker has none."""
+    and created again is another topic; empty if the broker has none."""
     partition: int
     offset: int
     path: str = ""
@@ -37,7 +37,7 @@ class Origin(NamedTuple):
         """Return the identity of the ``index``-th tuple that ``component`` makes of this one on ``stream``."""
         step = f"{component}.{index}" if stream == "default" else f"{component}:{stream}.{index}"
         topic, topic_id, partition, offset, path = self
-        # What _replace makes, for a third of the time: this runs for each row of a bolt that makes several of one.
+        # Like _replace, in a third of the time: this runs for each row of a bolt that emits several per input.
         made: Origin = _new(Origin, (topic, topic_id, partition, offset, f"{path}/{step}" if path else step))
         return made
 

@@ -186,7 +186,7 @@ class RangesInFlight:
 
     def __init__(self) -> None:
         self._by_start: dict[int, tuple[int, int]] = {}  # lowest offset → (end, records)
-        self.more = 0  # How many records there are beyond one for each range
+        self.more = 0  # How many records there are, minus one for each range
         self.gaps = Ranges()
         """For counting only: as many offsets at the end of each range beyond the commit as it had gaps."""
 

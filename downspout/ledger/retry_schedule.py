@@ -1,4 +1,4 @@
-"""What failed: how long it waits for its next try, which is next, and how large that may be.
+"""Retries: how long a failed record waits, which one is next, and how many records may go out together.
 
 The reference is Storm's ``KafkaSpoutRetryExponentialBackoff``: ``delay * 2 ** (failures - 1)``, up to a limit. Its
 shift overflows at the 44th failure, after which it retries in a hot loop; here the delay never falls, for any number of
@@ -16,11 +16,11 @@ from sortedcontainers import SortedDict
 __all__ = ["FOR_EVER", "NEVER", "Backoff", "RetryPolicy", "RetrySchedule", "RetryState"]
 
 NEVER = 1 << 62  # A time that does not come
-FOR_EVER = 1 << 31  # As many retries as no record has, not even one a millisecond for three weeks
+FOR_EVER = 1 << 31  # More retries than any record gets, even at one a millisecond for three weeks
 
 
 class RetryPolicy(Protocol):
-    """Says how long a record that failed waits for its next try."""
+    """Decides how long a failed record waits for its retry."""
 
     def delay(self, failures: int) -> int:
         """Return the wait in ms after ``failures`` failures in all (1 is the first)."""
@@ -45,20 +45,20 @@ class Backoff:
 
 @dataclass(slots=True)
 class RetryState:
-    """The state of a record that failed, or of a range of records that did."""
+    """The state of a failed record, or of a failed range of records."""
 
-    failures: int = 0  # attempts that failed; a timeout is none, and of a range none is counted
+    failures: int = 0  # failed attempts; timeouts and attempts of a range are not counted
     timeouts: int = 0  # attempts that timed out while other records of the partition were acked
     backoffs: int = 0  # failures and all timeouts: the back-off grows with them
     ready_at: int = 0  # when it may be tried again, in ms
     emitted_at: int | None = None  # when it was emitted again, in ms; None while it waits
     acks_seen: int = 0  # acks of the partition as of its last emit
-    end: int = 0  # behind the last offset
+    end: int = 0  # one past the last offset
     records: int = 1  # how many are in the range
     most: int = 1  # how many of them may go out together in the next try
 
     def part(self, start: int, end: int, records: int) -> RetryState:
-        """Return the state of a part of this range; a record that stands alone has no past."""
+        """Return the state of a part of this range; a single record starts without a history."""
         if end == start + 1:
             return RetryState(ready_at=self.ready_at, end=end)
         most = min(self.most, records)
@@ -66,7 +66,7 @@ class RetryState:
 
 
 class RetrySchedule:
-    """What failed, of one partition: sorted, as the lowest that is ready decides where the reader goes back to.
+    """The failed entries of one partition, sorted: the lowest one that is ready decides where the reader seeks to.
 
     ``f`` is the number of entries. Each is under its lowest offset; they do not overlap.
     """
@@ -84,12 +84,12 @@ class RetrySchedule:
         """Heap of offsets whose time has come; those that are out or done are skipped when they come up."""
 
     def add(self, offset: int, retry: RetryState) -> None:
-        """Take in an entry that waits. O(log f)."""
+        """Add an entry that waits. O(log f)."""
         self.entries[offset] = retry
         self.records += retry.records
 
     def remove(self, offset: int) -> RetryState | None:
-        """Take an entry away; None where there is none. O(log f)."""
+        """Remove and return an entry; None if there is none. O(log f)."""
         retry: RetryState | None = self.entries.pop(offset, None)
         if retry is not None:
             if retry.emitted_at is not None:
@@ -98,26 +98,26 @@ class RetrySchedule:
         return retry
 
     def mark_out(self, retry: RetryState, now: int, acks: int) -> None:
-        """An entry goes out again."""
+        """Mark an entry as out again."""
         retry.emitted_at = now
         retry.acks_seen = acks
         self.out += 1
         self.records_out += retry.records
 
     def mark_waiting(self, retry: RetryState) -> None:
-        """It comes back."""
+        """Mark an entry as waiting: it is no longer out."""
         retry.emitted_at = None
         self.out -= 1
         self.records_out -= retry.records
 
     def wait(self, offset: int, retry: RetryState, until: int) -> None:
-        """Let an entry wait until then (:data:`NEVER`: it is settled in another way). O(log f)."""
+        """Let an entry wait until then (:data:`NEVER`: it needs no retry). O(log f)."""
         retry.ready_at = until
         if until != NEVER:
             heappush(self._schedule, (until, offset))
 
     def earliest_ready(self, now: int) -> int | None:
-        """Return the lowest offset that waits for a retry and may have it. O(log f) amortised."""
+        """Return the lowest offset whose retry is due. O(log f) amortised."""
         while self._schedule and self._schedule[0][0] <= now:
             ready_at, offset = heappop(self._schedule)
             retry = self.entries.get(offset)
@@ -134,7 +134,7 @@ class RetrySchedule:
         return None
 
     def next_at(self) -> int | None:
-        """Return when the next back-off ends, in ms; None where none is under way. It may be too early. O(1)."""
+        """Return when the next back-off ends, in ms, or earlier; None if none is running. O(1)."""
         return self._schedule[0][0] if self._schedule else None
 
     def waiting(self, start: int, end: int) -> list[int]:
@@ -150,7 +150,7 @@ class RetrySchedule:
         return next((offset for offset in self.entries.irange(start) if self.entries[offset].emitted_at is None), None)
 
     def check(self) -> None:
-        """Raise AssertionError where the counts are wrong, or something waits for no time."""
+        """Raise AssertionError if the counts are wrong, or a waiting entry is not scheduled."""
         retries = self.entries.values()
         out = [retry for retry in retries if retry.emitted_at is not None]
         assert len(out) == self.out, f"{len(out)} retries are out, but the count says {self.out}"

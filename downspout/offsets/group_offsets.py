@@ -1,16 +1,14 @@
-"""Where a consumer group stands, so that another engine can go on; and moving it to where another engine stands.
+"""A consumer group's positions, from which another engine can continue; and moves of a group to other positions.
 
-A spout's progress is more than an offset: its commit holds what is done beyond it, too, and for which topic that holds
+A spout's progress is more than an offset: its commit also holds what is done beyond it, and for which topic
 (``downspout.ledger.metadata``). Both directions keep it. :func:`standings` reads it. :func:`plan_moves` makes commits
-as the spout itself would, so that it starts there, under the same rules: what was done beyond the new place stays
-done.
+as the spout itself would, so that it starts there, under the same rules: what was done beyond the new place stays done.
 
-What it cannot know: whether a spout runs that reads by assignment (``kafka.mode=assign``), which is no member of its
-group.
+It cannot detect a running spout with ``kafka.mode=assign``, which is no member of its group.
 
-Where groups keep their offsets in a store (``kafka.offset_store``), :class:`StoredGroups` stands in the place of the
-cluster. What a group has committed is what the store holds, and a move goes there first; the group gets its copy. A
-move claims the partitions, so that a spout which owns them, and was not noticed, stops instead of storing over it.
+If groups keep their offsets in a store (``kafka.offset_store``), :class:`StoredGroups` replaces the cluster. Then the
+store has the group's commits, and a move goes there first; the group gets a copy. A move claims the partitions, so that
+an unnoticed spout that owns them stops instead of overwriting it.
 """
 
 from __future__ import annotations
@@ -56,16 +54,16 @@ OFFSET_MAX = 2**63 - 1
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """Where a group stands in a partition.
+    """A group's position in a partition.
 
     Attributes:
         tp: which.
-        offset: the next one to read; None where the group has no commit.
+        offset: the next one to read; None if the group has no commit.
         metadata: of the commit.
         earlier: the commit is of an earlier topic of this name.
         begin: where the log begins now.
         end: where it ends now.
-        stable: where the first open transaction begins, or ``end``: a read_committed reader gets so far.
+        stable: where the first open transaction begins, or ``end``: the limit of a read_committed reader.
         topic_id: Kafka's id of the topic now.
         text: the commit's metadata as it is; None where there is no commit.
     """
@@ -82,21 +80,21 @@ class Standing:
 
     @property
     def place(self) -> str:
-        """Name it the way all messages do."""
+        """The partition, as named in messages."""
         return coordinates(self.tp.topic, self.tp.partition, self.offset)
 
 
 @dataclass(frozen=True, slots=True)
 class Move:
-    """A commit that brings a group to another place.
+    """A commit that moves a group to another offset.
 
     Attributes:
         tp: the partition.
-        before: where the group stood; None where it had no commit.
-        to: where it will stand.
+        before: the group's offset before; None if it had no commit.
+        to: its new offset.
         metadata: of the commit.
-        asked: where it should stand; below ``to`` where the group has done what follows.
-        named: whether it was asked for: else the partition is new, and begins at its beginning.
+        asked: the requested offset; below ``to`` if the group has done the following ones.
+        named: whether it was requested: otherwise the partition is new, and starts at its beginning.
         topic_id: of the topic; the metadata is for that.
         begin: where the log begins.
         done_before, done_after: what counts as done beyond ``before`` and beyond ``to``.
@@ -158,7 +156,7 @@ class Move:
 
 
 def standings(cluster: Cluster, group: str, topics: Collection[str] = ()) -> list[Standing]:
-    """Return where a group stands in every partition of its topics, sorted.
+    """Return a group's positions in all partitions of its topics, sorted.
 
     Args:
         cluster: Kafka.
@@ -183,7 +181,7 @@ def standings(cluster: Cluster, group: str, topics: Collection[str] = ()) -> lis
 
 
 def commits_of(cluster: Cluster, group: str) -> list[Standing]:
-    """Return all commits of a group, also of topics that are gone; nothing is asked about the logs."""
+    """Return all commits of a group, even of deleted topics; the logs are not queried."""
     commits = cluster.group_offsets(group)
     with asking(cluster, group, "read_uncommitted") as consumer:
         ids = consumer.topic_ids({tp.topic for tp in commits}) if commits else {}
@@ -222,7 +220,7 @@ def asking(cluster: Cluster, group: str, isolation: str) -> Iterator[ConsumerPor
 
 
 def check_standings(group: str, found: Iterable[Standing]) -> None:
-    """Raise where no engine could go on from where the group stands.
+    """Raise if no engine could continue from the group's positions.
 
     Raises:
         DataLossError: a commit is of an earlier topic of its name, or beyond the end of the log.
@@ -245,7 +243,7 @@ def check_standings(group: str, found: Iterable[Standing]) -> None:
 
 
 def refuse_members(cluster: Cluster, group: str, if_gone: str = "") -> None:
-    """Raise where a group has live members: they would not see what is committed for them, and commit over it.
+    """Raise if a group has live members: they would not see the new commits, and overwrite them.
 
     Raises:
         BrokerError: it has.
@@ -261,17 +259,16 @@ def refuse_members(cluster: Cluster, group: str, if_gone: str = "") -> None:
 def plan_moves(
     cluster: Cluster, group: str, targets: Mapping[TopicPartition, int], *, topology_id: str = "", force: bool = False
 ) -> list[Move]:
-    """Return the commits that bring a group to these places; those that change nothing are left out.
+    """Return the commits that move a group to these offsets, without those that change nothing.
 
-    Partitions of the same topics that are not named and that the group has no commit for begin at their beginning: they
-    appeared later.
+    Unnamed partitions of the same topics without a commit of the group start at their beginning: they appeared later.
 
     Args:
         cluster: Kafka.
         group: the consumer group of the spout.
         targets: the next offset to read, by partition.
         topology_id: who commits; default: who did before.
-        force: allow what processes records again, or may leave some out: see Raises.
+        force: allow moves that repeat records, or may skip some: see Raises.
 
     Raises:
         BrokerError: the group has live members; a topic or partition does not exist; a place lies in an open
@@ -304,7 +301,7 @@ def plan_moves(
 
 
 def author_of(found: Iterable[Standing]) -> str:
-    """Return the topology that most commits are by."""
+    """Return the topology that made most of the commits."""
     named = Counter(standing.metadata.topology_id for standing in found if standing.metadata.topology_id)
     return named.most_common(1)[0][0] if named else ""
 
@@ -350,7 +347,7 @@ def commit_for(
     named: bool = True,
     beyond: Iterable[tuple[int, int]] | None = None,  # what is done beyond the target, where that is known elsewhere
 ) -> Move:
-    """Return the commit that brings a group there, as the spout itself would make it."""
+    """Return the commit that moves a group there, as the spout itself would make it."""
     found, before = standing.metadata, standing.offset
     done = Ranges(offset_ranges.clip((found.done if keep else ()) if beyond is None else beyond, [(0, standing.end)]))
     to = target if standing.earlier else done.first_gap(target)
@@ -373,11 +370,11 @@ def commit_for(
 
 
 def commit_moves(cluster: Cluster, group: str, moves: Sequence[Move]) -> None:
-    """Commit what was planned, in one request: all of it, or nothing.
+    """Commit the planned moves in one request: all or none.
 
     Raises:
-        BrokerError: a member has joined the group meanwhile, or something has committed for it; no broker answers, or
-            it refuses a partition.
+        BrokerError: a member has joined the group, or another client has committed for it, meanwhile; no broker
+            answers, or it refuses a partition.
     """
     if not moves:
         return
@@ -409,7 +406,7 @@ def _live_by_now(group: str) -> BrokerError:
 
 
 def _refuse_changed(cluster: Cluster, group: str, moves: Sequence[Move]) -> None:
-    """Raise where a commit is not the one that the plan is made of. What reads by assignment is seen by that alone."""
+    """Raise if a commit has changed since the plan. Only this detects a spout with ``kafka.mode=assign``."""
     now = cluster.group_offsets(group)
     for move in moves:
         found = now.get(move.tp)
@@ -431,13 +428,13 @@ def _take_back(
     limit: MetadataLimit,
     cause: errors.KafkaError,
 ) -> bool:
-    """A commit failed: take back what of it was stored; return whether nothing is. False: all of it was stored.
+    """A commit failed: undo its stored part and return True; return False if all of it was stored.
 
-    The broker decides partition by partition: with no right to one topic, it refuses that and stores the others. And a
-    commit whose answer was lost is stored.
+    The broker decides partition by partition: without the right to one topic, it refuses that one and stores the
+    others. And a commit whose answer was lost is stored.
 
     Raises:
-        BrokerError: it is not known, or not changed, what was stored.
+        BrokerError: the stored part is unknown, or could not be undone.
     """
     names = ", ".join(coordinates(*move.tp) for move in moves)
     try:
@@ -461,7 +458,7 @@ def _take_back(
 
 
 class StoredGroups:
-    """A :class:`~downspout.kafka.port.Cluster`; what is not about commits is the cluster's own."""
+    """A :class:`~downspout.kafka.port.Cluster`; all calls except those about commits go to the cluster."""
 
     def __init__(self, cluster: Cluster, location: str, setting: str, password: str | None = None) -> None:
         self._cluster, self._location, self._setting, self._password = cluster, location, setting, password
@@ -470,14 +467,14 @@ class StoredGroups:
         return getattr(self._cluster, name)
 
     def consumer(self, *, group: str | None, **how: Any) -> ConsumerPort:
-        """Return a consumer; with a group, one that commits to the store too."""
+        """Return a consumer; with a group, it also commits to the store."""
         made = self._cluster.consumer(group=group, **how)
         if group is None:
             return made
         return cast(ConsumerPort, _Claiming(made, self._open(group), group, logging.getLogger(__name__)))
 
     def group_offsets(self, group: str) -> Mapping[TopicPartition, OffsetAndMetadata]:
-        """Return what the store holds of a group."""
+        """Return a group's commits in the store."""
         with closing(self._open(group)) as store:
             return {
                 tp: OffsetAndMetadata(found.offset, found.metadata, -1)
@@ -486,14 +483,14 @@ class StoredGroups:
             }
 
     def delete_offsets(self, group: str, partitions: Collection[TopicPartition]) -> None:
-        """Delete what the store holds of a group for these, and its copy."""
+        """Delete a group's commits for these from the store, and the copy."""
         with closing(self._open(group)) as store:
             store.delete(partitions)
         if copies := self._cluster.group_offsets(group).keys() & set(partitions):
             self._cluster.delete_offsets(group, copies)
 
     def delete_groups(self, groups: Collection[str]) -> Sequence[str]:
-        """Delete what the store holds of groups, and the groups; return those that have members still, and so stay."""
+        """Delete groups and their commits in the store; return those that remain because they have members."""
         left = self._cluster.delete_groups([group for group in groups if self._cluster.group_offsets(group)])
         for group in set(groups).difference(left):
             self.delete_offsets(group, self.group_offsets(group).keys())
@@ -511,7 +508,7 @@ class _Claiming(StoredCommits):
         super().__init__(consumer, store, group, log, adopt=False, joins=False)
 
     def commit(self, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
-        """Become the owner; store; then commit to the group."""
+        """Claim, store, then commit to the group."""
         with self._errors():
             self._epochs |= {tp: found.epoch for tp, found in self._store.claim(offsets).items()}
         super().commit(offsets)

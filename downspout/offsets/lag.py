@@ -1,11 +1,11 @@
-"""How far a consumer group is behind: by partition, by topic and in all, with what its commits say of the rest.
+"""A consumer group's lag: by partition, by topic and in all, with the records done beyond its commits.
 
-:func:`reckon` is the arithmetic and asks no one. :func:`collect` asks Kafka: the group's coordinator for commits and
-members, the leaders for where logs begin and end, and, for the age of what comes next, each broker for one record of
-each partition that is behind. :func:`lines` shows it to people, :func:`as_json` to programs.
+:func:`reckon` only computes. :func:`collect` asks Kafka: the group's coordinator for commits and members, the leaders
+for the bounds of logs and, for the age of the next record, each broker for one record of each partition that is behind.
+:func:`lines` formats it for people, :func:`as_json` for programs.
 
-A partition without a commit has no lag: None, and it is in no sum. What cannot be told of has its ``problem``, and the
-others are there. The words are those of docs/concepts/offsets.md.
+A partition without a commit has no lag: None, and no sum includes it. A partition that cannot be queried has a
+``problem``; the others are reported. The words are those of docs/concepts/offsets.md.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ EARLIER = "the commit is of an earlier topic of this name: it was deleted and cr
 
 @dataclass(frozen=True, slots=True)
 class PartitionLag:
-    """A group in one partition. None: not known, or there is none."""
+    """A group in one partition. None: unknown, or missing."""
 
     topic: str
     partition: int
@@ -76,7 +76,7 @@ class PartitionLag:
 
     @property
     def unread(self) -> int:
-        """Offsets that a spout has still to come past; without a commit, all that the log holds."""
+        """Offsets that a spout still has to pass; without a commit, the whole log."""
         if self.lag is not None:
             return self.lag
         return 0 if self.end is None or self.begin is None else self.end - self.begin
@@ -84,7 +84,7 @@ class PartitionLag:
 
 @dataclass(frozen=True, slots=True)
 class Total:
-    """The sum of partitions: of what is known of them."""
+    """The sum over partitions, as far as known."""
 
     lag: int | None = None  # None: it is known of none
     lag_s: float | None = None  # the longest
@@ -219,7 +219,7 @@ def _beyond(row: PartitionLag, base: int, found: CommitMetadata) -> PartitionLag
 
 
 def _why(base: int, found: CommitMetadata) -> str:
-    """Say what holds a commit back; nothing where nothing is known to lie beyond it."""
+    """Describe what blocks a commit; empty if nothing is known to be done beyond it."""
     isolation = found.isolation
     if (attempts := found.failures.get(base)) is not None:
         return f"failed {counted(attempts, 'time')}, waits for another try or for its dead letter"
@@ -241,11 +241,11 @@ def assemble(
     committed_only: bool = True,
     read_ids: Mapping[str, str] | None = None,
 ) -> GroupLag:
-    """Put together what Kafka has told of a group.
+    """Combine Kafka's answers about a group.
 
     Args:
         group: its name.
-        description: its members; None: there is no such group.
+        description: its members; None: the group does not exist.
         commits: what it has committed.
         states: its topics.
         committed_only: the group reads committed records alone.
@@ -291,7 +291,7 @@ def assemble(
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """What is to be told, and how."""
+    """Which figures are wanted."""
 
     topics: Sequence[str] = ()  # only these; default: those that the group has commits for, or members
     committed_only: bool = True  # the group reads committed records alone
@@ -300,7 +300,7 @@ class Question:
 
 
 def collect(cluster: Cluster, group: str, question: Question | None = None) -> GroupLag:
-    """Return how far a group is behind. What cannot be told of has its ``problem``.
+    """Return a group's lag. A partition that cannot be queried has a ``problem``.
 
     Raises:
         BrokerError: no broker answers.
@@ -327,7 +327,7 @@ def collect_batches(
     read_ids: Mapping[str, str],
     question: Question | None = None,
 ) -> GroupLag:
-    """Return how far the batches of an id are behind.
+    """Return the lag of the batches of an id.
 
     Args:
         cluster: the brokers.
@@ -335,7 +335,7 @@ def collect_batches(
         current: the transaction that is committed next.
         commits: where it begins.
         read_ids: Kafka's ids of the topics that these offsets are of.
-        question: what is to be told.
+        question: which figures are wanted.
 
     Raises:
         BrokerError: no broker answers.
@@ -352,7 +352,7 @@ def collect_batches(
 
 
 def _unseen(error: BrokerError) -> str:
-    """Return why a group cannot be looked at; an error that concerns all groups is raised again."""
+    """Return why a group cannot be queried; reraise an error that concerns all groups."""
     if isinstance(error.__cause__, errors.GroupAuthorizationFailedError):
         return "no right to see it: it takes Describe on the group"
     if isinstance(error.__cause__, errors.KafkaError) and not isinstance(error.__cause__, errors.KafkaConnectionError):
@@ -392,8 +392,7 @@ def first_stamps(
 ) -> dict[TopicPartition, int]:
     """Return the timestamp of the first record at or after each place, in ms: one fetch per broker, as a rule.
 
-    Where nothing is left to be seen up to the end (aborted transactions, markers), and where no leader answers in
-    time, there is none.
+    A place has none if no visible record follows (only aborted transactions, markers), or no leader answers in time.
     """
     found: dict[TopicPartition, int] = {}
     consumer.tolerate(Limits(), corrupt=True)  # a record that cannot be read has no time; the others have
@@ -424,7 +423,7 @@ POSITION = HEAD.index("position")
 
 
 def number(value: int | None) -> str:
-    """Return a number for people.
+    """Format a number for people.
 
     >>> number(1234), number(None)
     ('1,234', '–')
@@ -433,7 +432,7 @@ def number(value: int | None) -> str:
 
 
 def age(seconds: float | None) -> str:
-    """Return an age for people."""
+    """Format an age for people."""
     return UNKNOWN if seconds is None else lasting(seconds)
 
 
@@ -508,7 +507,7 @@ def _notes(found: GroupLag) -> list[str]:
 
 
 def as_json(found: Sequence[GroupLag], at: str) -> dict[str, Any]:
-    """Return groups as JSON values; ``at`` says when they were looked at."""
+    """Return groups as JSON values; ``at`` is the time of the query."""
     return {"schema": SCHEMA, "at": at, "groups": [_group(each) for each in found]}
 
 

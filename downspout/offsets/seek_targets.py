@@ -1,6 +1,6 @@
-"""Places to move a group to: which offset each is in a given log, and how options and files name them.
+"""Places to move a group to: their offsets in a given log, and their forms in options and files.
 
-:func:`reckon` asks nobody. The kinds of places and their results are those of ``kafka-consumer-groups
+:func:`reckon` sends no requests. The kinds of places and their results are those of ``kafka-consumer-groups
 --reset-offsets``:
 
 * *earliest*, *latest*: the beginning of the log, and its end.
@@ -62,10 +62,10 @@ class Place:
 
 
 def reckon(place: Place, *, begin: int, end: int, current: int | None, at_time: int | None) -> int | None:
-    """Return which offset a place is; outside the log where it is. None: a shift, and the group has no commit.
+    """Return the offset of a place, which may be outside the log; None for a shift without a commit.
 
     Args:
-        at_time: the first offset at or after the place's time; None where there is none.
+        at_time: the first offset at or after the place's time, or None.
 
     >>> log = {"begin": 10, "end": 90, "current": 50, "at_time": None}
     >>> [reckon(Place(kind, 3), **log) for kind in TargetKind]
@@ -119,7 +119,7 @@ def moment(text: str) -> int:
 
 
 def chosen(texts: Iterable[str]) -> dict[str, frozenset[int]]:
-    """Return which partitions of which topics are meant; none named: all of the topic.
+    """Return the chosen partitions by topic; if none is named, all of the topic.
 
     >>> {topic: sorted(numbers) for topic, numbers in chosen(["orders:0,2", "users"]).items()}
     {'orders': [0, 2], 'users': []}
@@ -143,7 +143,7 @@ Row = tuple[int, str, TopicPartition, Place]  # Its line, or the number of its e
 
 
 def to_csv(groups: Mapping[str, Sequence[Standing]]) -> str:
-    """Return where groups stand as Kafka's CSV, which has no room for what is done beyond the commits."""
+    """Return groups' positions as Kafka's CSV, which cannot hold what is done beyond the commits."""
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     for group, found in groups.items():
@@ -155,7 +155,7 @@ def to_csv(groups: Mapping[str, Sequence[Standing]]) -> str:
 
 
 def to_json(groups: Mapping[str, Sequence[Standing]]) -> dict[str, Any]:
-    """Return where groups stand as JSON values, with what is done beyond the commits."""
+    """Return groups' positions as JSON values, with what is done beyond the commits."""
     return {
         "format": FORMAT,
         "offsets": [

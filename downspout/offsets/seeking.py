@@ -1,12 +1,12 @@
-"""Moving a group to another place, and deleting what it has committed: planned whole, then done whole, or not at all.
+"""Moves a group to another place, or deletes its commits: each is planned first, then done completely or not at all.
 
-A :class:`SeekPlan` is a list of commits (:class:`~downspout.offsets.group_offsets.Move`), which is shown and then
-done. The places are those of Kafka's own tool (:mod:`downspout.offsets.seek_targets`); what we know besides is what a
-group has done beyond its commit. A move forward keeps it: a place inside of it becomes its end. A move back forgets it.
+A :class:`SeekPlan` is a list of commits (:class:`~downspout.offsets.group_offsets.Move`), which is shown and then done.
+The places are those of Kafka's own tool (:mod:`downspout.offsets.seek_targets`); in addition we know what a group has
+done beyond its commit. A move forward keeps these ranges: a place inside one becomes its end. A move back drops them.
 
-A spout that runs would not see its group move, and would commit over it. Members of a group are known to the broker.
-A spout that reads by assignment is no member. It says in the metadata of its commits that it is at work, until it ends
-in order, and renews a commit that has not changed after an hour. So one whose commits are younger may live.
+A running spout would not notice the move, and would overwrite it. The broker knows the members of a group, but a spout
+with ``kafka.mode=assign`` is no member. Its commits' metadata says that it is at work, until it ends in order, and it
+renews an unchanged commit after an hour. So a spout whose commits are younger may be alive.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class SeekPlan:
     found: list[Standing] = field(default_factory=list)  # where the group stands in all that was chosen
 
     def apply(self, cluster: Cluster) -> None:
-        """Do it: all of it or nothing.
+        """Commit all moves or none.
 
         Raises:
             BrokerError: a member has joined, no broker answers, or it refuses.
@@ -70,7 +70,7 @@ def plan_seek(
     strict: bool = False,  # refuse what lies outside the log
     force: bool = False,  # also give a new group its first commits, and move one of an earlier topic
 ) -> SeekPlan:
-    """Return the commits that bring a group to a place.
+    """Return the commits that move a group to a place.
 
     Raises:
         BrokerError: a topic or partition does not exist; no broker answers.
@@ -159,7 +159,7 @@ def _times(cluster: Cluster, group: str, places: Mapping[TopicPartition, Place])
 def _check_places(
     group: str, places: Mapping[TopicPartition, Place], standing_of: Mapping[TopicPartition, Standing], force: bool
 ) -> None:
-    """Raise where a place means nothing."""
+    """Raise if a place is meaningless."""
     if empty := [tp for tp in sorted(places) if places[tp].kind is TargetKind.SHIFT and standing_of[tp].offset is None]:
         raise ConfigError(
             f"group {group} has no commit for {', '.join(coordinates(*tp) for tp in empty)}, so there is nothing to "
@@ -178,7 +178,7 @@ def _check_places(
 
 
 def _target(plan: SeekPlan, standing: Standing, place: Place, at_time: int | None) -> int:
-    """Return the offset that a place is, inside the log; note where it is not the one that was asked for."""
+    """Return the offset of a place, inside the log; note if it differs from the requested one."""
     begin, end, where = standing.begin, standing.end, coordinates(*standing.tp)
     wanted = reckon(place, begin=begin, end=end, current=standing.offset, at_time=at_time)
     assert wanted is not None, "checked before"
@@ -213,7 +213,7 @@ def empty_group(
     sleep: Callable[[float], object] = time.sleep,
     clock: Callable[[], float] = time.monotonic,
 ) -> None:
-    """Return when the group has no members; wait for the sessions of those that are gone to end, or remove them.
+    """Wait until the group has no members: until the sessions of dead ones expire, or by removing them.
 
     Raises:
         BrokerError: it still has members; they are named.
@@ -227,10 +227,10 @@ def empty_group(
 
 
 def check_not_live(cluster: Cluster, group: str, found: Iterable[Standing], *, force: bool = False) -> list[str]:
-    """Raise where a spout that reads by assignment may be at work; return what there is to know besides.
+    """Raise if a spout with ``kafka.mode=assign`` may be at work; return further remarks.
 
     Raises:
-        BrokerError: it may.
+        BrokerError: one may be at work.
     """
     at_work = [s for s in found if s.offset is not None and not s.metadata.isolation.ended]
     if not at_work or cluster.has_joined(group):
@@ -259,7 +259,7 @@ def _shown(standing: Standing, ages: Mapping[TopicPartition, float] | None) -> s
 
 
 def plan_delete(cluster: Cluster, group: str, topics: Chosen) -> dict[TopicPartition, int]:
-    """Return the commits that are to be deleted: of these topics and partitions, or all.
+    """Return the commits to delete: those of these topics and partitions, or all.
 
     Raises:
         BrokerError: a topic or partition does not exist.

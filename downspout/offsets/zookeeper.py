@@ -1,14 +1,14 @@
-"""ZooKeeper, as the older spouts use it: the spout for Kafka 0.8, and Trident's. Their forms, and where one goes on.
+"""The state of older spouts in ZooKeeper, of the spout for Kafka 0.8 and Trident's: formats and next offsets.
 
 The spout for Kafka 0.8 keeps a node for each partition, ``zkRoot/id/partition_N``, or with wildcard topics
-``zkRoot/id/<topic>/partition_N``. It holds JSON of five keys, and its ``offset`` is the next to read. What cannot be
-read as that counts as no node for that spout, and so it does here, with a warning.
+``zkRoot/id/<topic>/partition_N``. It holds JSON of five keys, and its ``offset`` is the next to read. That spout
+ignores an unreadable node, and so do we, with a warning.
 
-Trident keeps ``currtx``, the transaction that is to be committed next, and for each partition the metadata of its last
-transactions. What was read for a transaction below ``currtx`` is committed; the others come again.
+Trident keeps ``currtx``, the next transaction to commit, and for each partition the metadata of its last transactions.
+Records of a transaction below ``currtx`` are committed; the others come again.
 
-The few things that are asked of ZooKeeper are behind a port, :class:`Nodes`; its implementation uses kazoo. Each answer
-is waited for at most :data:`ANSWER_S`: no call of a spout may take longer than 5 s. Errors of ZooKeeper become an
+The few operations on ZooKeeper are behind a port, :class:`Nodes`; its implementation uses kazoo. Each waits at most
+:data:`ANSWER_S` for an answer: no call of a spout may take longer than 5 s. Errors of ZooKeeper become an
 :class:`~downspout.spout.ports.OffsetStoreError`, which says whether the same may work in a moment.
 """
 
@@ -36,11 +36,11 @@ _HOST = re.compile(r"[A-Za-z0-9._-]+(?::\d{1,5})?|\[[0-9A-Fa-f:.]+\](?::\d{1,5})
 
 
 class Conflict(Exception):
-    """A node is not as an operation expects it; nothing of the transaction was done."""
+    """A node is not in the state that an operation expects; the transaction did nothing."""
 
 
 class Node(NamedTuple):
-    """What a node holds."""
+    """The content of a node."""
 
     data: bytes
     version: int
@@ -57,26 +57,26 @@ class Operation:
 
 
 class Nodes(Protocol):
-    """A tree of nodes. Each call raises an OffsetStoreError where ZooKeeper does not do it."""
+    """A tree of nodes. Each call raises an OffsetStoreError if ZooKeeper fails."""
 
     def get(self, path: str) -> Node | None:
-        """Return a node; None where there is none."""
+        """Return a node, or None."""
 
     def children(self, path: str) -> list[str]:
-        """Return the names below a node, sorted; none where there is no node."""
+        """Return the names below a node, sorted; empty if the node does not exist."""
 
     def ensure(self, path: str) -> None:
-        """Make a node without content, and those above it, where there is none."""
+        """Make an empty node, and those above it, unless they exist."""
 
     def transact(self, operations: Sequence[Operation]) -> None:
-        """Do all or nothing; raise :class:`Conflict` where a node exists, does not, or has another version."""
+        """Do all or nothing; raise :class:`Conflict` if a node exists, is missing, or has another version."""
 
     def close(self) -> None:
         """End the session."""
 
 
 class Location(NamedTuple):
-    """Where nodes are, and as whom they are read."""
+    """The address of nodes, and the user for reading them."""
 
     hosts: str  # host:port,host:port
     path: str  # begins with a slash, and ends without one; empty: the root
@@ -84,12 +84,12 @@ class Location(NamedTuple):
 
     @property
     def shown(self) -> str:
-        """For messages; no password is in it."""
+        """The location for messages, without a password."""
         return f"{SCHEME}{self.user + '@' if self.user else ''}{self.hosts}{self.path}"
 
 
 def location_of(text: str, key: str) -> Location:
-    """Return what ``[zookeeper://][user@]host:port,host:port/path`` says.
+    """Parse ``[zookeeper://][user@]host:port,host:port/path``.
 
     >>> location_of("zookeeper://zk1:2181,zk2:2181/kafkastorm/orders", "--from-zookeeper").path
     '/kafkastorm/orders'
@@ -266,7 +266,7 @@ class SpoutNode:
 
 
 def read_node(data: bytes, number: int, topic: str = "") -> SpoutNode:
-    """Return what a node says.
+    """Parse a node.
 
     Args:
         number: of the partition, as the node's name says.
@@ -307,7 +307,7 @@ def _object(data: bytes) -> dict[str, Any]:
 
 
 def _offset(value: Any) -> int | None:
-    """Return a value if it may be an offset, or a transaction's number; what is below 0 stands for a time."""
+    """Return a value if it may be an offset, or a transaction's number; values below 0 stand for a time."""
     return value if type(value) is int and abs(value) < 2**63 else None
 
 
@@ -328,10 +328,10 @@ class Found:
 
 
 def read_state(nodes: Nodes, path: str) -> Found:
-    """Return where the spout that keeps its state at a path would go on.
+    """Return the next offsets of the spout that keeps its state at a path.
 
     Raises:
-        ConfigError: there is no such path, or nothing of a spout below it.
+        ConfigError: the path does not exist, or has no spout's state below it.
         OffsetStoreError: ZooKeeper does not answer, or refuses.
     """
     names = nodes.children(path or "/")
@@ -404,7 +404,7 @@ def _number(data: bytes) -> int | None:
 
 
 def _read_batches(nodes: Nodes, found: Found, path: str, topic: str, name: str, currtx: int | None) -> None:
-    """Go on behind the last transaction that is committed; where none is known, at the beginning of the first."""
+    """Continue after the last committed transaction or, if none is known, at the beginning of the first."""
     if (match := PARTITION.fullmatch(name)) is not None:
         number = int(match[1])
     elif topic and NUMBER.fullmatch(name):
@@ -430,7 +430,7 @@ def _read_batches(nodes: Nodes, found: Found, path: str, topic: str, name: str, 
 
 
 def _read_batch(data: bytes, number: int, topic: str) -> tuple[TopicPartition, int, int]:
-    """Return the partition, the first offset and the one behind the last of a transaction."""
+    """Return the partition, the first offset and the end offset of a transaction."""
     values = _object(data)
     found = values.get("topic", topic)
     if not isinstance(found, str) or not found:
@@ -453,7 +453,7 @@ def _read_batch(data: bytes, number: int, topic: str) -> tuple[TopicPartition, i
 def refuse_changes(
     nodes: Nodes, found: Found, watch_s: float = WATCH_S, sleep: Callable[[float], object] = time.sleep
 ) -> None:
-    """Look again after a while, and raise where a node has changed: the old topology still runs.
+    """Check again after a while, and raise if a node has changed: the old topology still runs.
 
     Raises:
         BrokerError: it has.
@@ -472,13 +472,13 @@ def refuse_changes(
 def places_of(
     offsets: Mapping[TopicPartition, int], start: Place, starts: Mapping[TopicPartition, int], behind_max: int | None
 ) -> tuple[dict[TopicPartition, Place], list[str]]:
-    """Return where each partition goes on, by the rules of the spout for Kafka 0.8, and what there is to know.
+    """Return the next offset of each partition, by the rules of the spout for Kafka 0.8, and remarks.
 
     An offset of 0 or less is none, and one that lies more than ``behind_max`` behind the start does not count either.
 
     Args:
-        start: where that spout starts without an offset (its ``startOffsetTime``).
-        starts: which offset that is now, in each partition that Kafka has.
+        start: that spout's start without an offset (its ``startOffsetTime``).
+        starts: that start as an offset, for each partition in Kafka.
         behind_max: its ``maxOffsetBehind``; None: no limit.
 
     >>> tp = TopicPartition("orders", 0)

@@ -1,9 +1,9 @@
 """Avro documents, by fastavro.
 
-fastavro is given each schema inside of a record with one field, which has the same bytes: so a schema may be a union or
-the name of another one, which fastavro would not find. Logical types are read as Avro's specification has it: one that
-is unknown or makes no sense is ignored. Of those that fastavro reads in its own way, some get another reader here, by
-the way that fastavro documents for logical types of one's own.
+fastavro gets each schema wrapped in a record with one field, which has the same bytes: so a schema may be a union or
+the name of another schema, which fastavro would not find. Logical types follow Avro's specification: unknown or invalid
+ones are ignored. Some that fastavro reads differently get a reader here, through its documented hook for custom logical
+types.
 """
 
 from __future__ import annotations
@@ -41,10 +41,10 @@ _LOGICAL = {
 
 
 def avro_decoder(schema: Schema, reader_schema: str | None) -> Decoder:
-    """Return what reads Avro records of a schema, as the reader's schema where there is one.
+    """Return the decoder of a schema's Avro records, which uses the reader's schema if there is one.
 
     Raises:
-        ValueError: the schema is not right.
+        ValueError: the schema is invalid.
         MissingExtraError: fastavro is not installed.
     """
     fastavro = _library()
@@ -86,13 +86,13 @@ def _library() -> Any:
 
 
 def _parsed(fastavro: Any, schema: Any, named: dict[str, Any]) -> Any:
-    """Return a schema as fastavro takes it, inside of a record; add the named types in it to ``named``."""
+    """Return a schema parsed by fastavro, wrapped in a record; add its named types to ``named``."""
     outer = {"type": "record", "name": _VALUE, "fields": [{"name": _VALUE, "type": readable(schema)}]}
     return fastavro.parse_schema(outer, named_schemas=named)
 
 
 def readable(schema: Any) -> Any:
-    """Return a schema whose logical types are those that are read, by the names of their readers.
+    """Return a schema with only the logical types that are read, under the names of their readers.
 
     >>> readable({"type": "bytes", "logicalType": "decimal", "precision": 2, "scale": 5})
     {'type': 'bytes', 'precision': 2, 'scale': 5}
@@ -120,7 +120,7 @@ def readable(schema: Any) -> Any:
 
 
 def _is_decimal(schema: Mapping[str, Any]) -> bool:
-    """Return whether precision and scale make sense, and the bytes of a fixed type suffice."""
+    """Return whether precision and scale are valid, and the bytes of a fixed type suffice."""
     precision, scale = schema.get("precision"), schema.get("scale", 0)
     if type(precision) is not int or type(scale) is not int or not 0 <= scale <= precision <= PRECISION_MAX:
         return False
@@ -204,7 +204,7 @@ _FIXED_BYTES = {"null": 0, "boolean": 1, "float": 4, "double": 8}
 
 
 def bounds_of(schema: Any, named: Mapping[str, Any]) -> Callable[[bytes], None] | None:
-    """Return what checks records of a parsed schema, and raises a ValueError; None where their bytes bound them.
+    """Return the function that checks the size of a schema's records and raises ValueError; None if it needs no check.
 
     Raises:
         ValueError: no record of this schema is bounded.
@@ -265,7 +265,7 @@ class _Walk:
         return kind == "null" or (not isinstance(kind, str) and self._takes_nothing(kind, inside))
 
     def count_empty(self, schema: Any, inside: tuple[str, ...]) -> int:
-        """Return how many values that take no bytes are in a value of this type, whatever its bytes are."""
+        """Return how many zero-byte values are in a value of this type, whatever its bytes."""
         if isinstance(schema, list):
             for branch in schema:
                 self.count_empty(branch, inside)
@@ -298,7 +298,7 @@ class _Walk:
         return checked
 
     def _skip(self, schema: Any, depth: int) -> None:
-        """Move on behind a value of this type."""
+        """Advance past a value of this type."""
         if depth > DEPTH_MAX:
             raise ValueError(f"it has more than {DEPTH_MAX} values inside one another")
         if isinstance(schema, list):
@@ -428,7 +428,7 @@ class AvroColumns(BinaryColumns):
         return found
 
     def _read(self, cursor: Cursor, schema: Any, path: Path, live: Mask, found: Found) -> None:
-        """Move on behind a value of this type in the records in which there is one, and keep what it is."""
+        """Advance past a value of this type in the records that have one, and keep the value."""
         schema = self._resolved(schema)
         if isinstance(schema, list):
             other = _other(schema)
@@ -473,7 +473,7 @@ def _kind(schema: Any) -> str:
 
 
 def _other(union: list[Any]) -> Any:
-    """Return the one type of a union that is not null."""
+    """Return the only non-null type of a union."""
     others = [item for item in union if item != "null"]
     if len(others) != 1 or len(union) > 2:
         raise ValueError("a union of several types")

@@ -1,11 +1,11 @@
-"""Records in binary forms, decoded a column at a time: what Avro and Protobuf share.
+"""Binary records decoded a column at a time: the common part of Avro and Protobuf.
 
-Nothing in such a record says where a value stands: one begins where the one before it ends. So each record has a place
-that is moved on from value to value, those of all records at once, with numpy. Numbers of variable length are taken
-together within one 64-bit word, and texts are copied.
+Such a record has no index of its values: each begins where the one before it ends. So each record has a position that
+advances from value to value, for all records at once, with numpy. Numbers of variable length are assembled within one
+64-bit word, and texts are copied.
 
-Nothing is guessed. A record counts as read only if all its values lie inside of it and the last one ends where the
-record does; all others are left to the library of the format, which says what is wrong with them.
+Nothing is guessed. A record counts as read only if all its values lie inside it and the last one ends where the record
+does; all others are left to the format's library, which reports their errors.
 """
 
 from __future__ import annotations
@@ -46,19 +46,19 @@ _LENGTHS = np.uint64(sum((k + 1) << (8 * (7 - k)) for k in range(8)))
 
 @dataclass(frozen=True)
 class Leaf:
-    """A value of a record that has no parts.
+    """A scalar value of a record.
 
     Args:
         kind: what its arrays hold: ``int``, ``float32``, ``float64``, ``bool``, ``string``, ``binary``, ``null``;
             ``date``, ``timestamp_ms`` and ``timestamp_us`` are whole numbers since the epoch.
-        read: makes the value that records have of such an item; None: it is that value.
+        read: converts an item to its value in record mode; None: the item is that value.
     """
 
     kind: str
     read: Callable[[Any], Any] | None = None
 
     def values(self, found: Any, live: Mask, fits: Mask) -> list[Any]:
-        """Return the values as records have them; take rows out of ``fits`` where there is none."""
+        """Return the values as in record mode; clear ``fits`` for rows without one."""
         values: list[Any] = found.tolist() if isinstance(found, np.ndarray) else found.to_pylist()
         for row, alive in enumerate(live.tolist()):
             if not alive:
@@ -71,7 +71,7 @@ class Leaf:
         return values
 
     def array(self, found: Any, live: Mask, fits: Mask, column: Column) -> Any:
-        """Return the values as an array of a column; take rows out of ``fits`` whose value is none."""
+        """Return the values as an array of a column; clear ``fits`` for rows whose value does not fit."""
         if self.kind == "string":
             found = utf8(found, fits)
         if (made := self._directly(found, live, fits, column)) is None:
@@ -101,8 +101,8 @@ class BinaryColumns(ABC):
     """Decodes records of one schema.
 
     Args:
-        leaves: the values that records may have, by where they stand.
-        roots: the names of all fields of a record, also of those that are not among the leaves.
+        leaves: the scalar values that records may have, by their paths.
+        roots: the names of all fields of a record, even those without leaves.
     """
 
     def __init__(self, leaves: Mapping[Path, Leaf], roots: Sequence[str]) -> None:
@@ -129,9 +129,9 @@ class BinaryColumns(ABC):
         """Return which records of a block are read, and an array for each column.
 
         Args:
-            block: the records, without what stands before them.
-            paths: of each column, whose value it takes.
-            columns: what is declared.
+            block: the records, without their prefixes.
+            paths: for each column, the leaf of its values.
+            columns: the declared columns.
         """
         cursor = Cursor(block)
         found = self._walk(cursor)
@@ -153,7 +153,7 @@ class BinaryColumns(ABC):
 
 
 class Cursor:
-    """The places up to which the records of a block are read."""
+    """The read positions in the records of a block."""
 
     def __init__(self, block: Block) -> None:
         self._block = block
@@ -163,7 +163,7 @@ class Cursor:
         self.all = np.ones(len(self.at), dtype=bool)
 
     def done(self) -> Mask:
-        """Return which records are right, and end here."""
+        """Return which records are valid and end here."""
         complete: Mask = self.good & (self.at == self.ends)
         return complete
 
@@ -173,7 +173,7 @@ class Cursor:
         return words
 
     def move(self, length: Any, live: Mask) -> None:
-        """Go on by so many bytes in some records; one that is too short is not right."""
+        """Advance by this many bytes in some records; mark too short ones as invalid."""
         self.at += np.where(live, length, 0)
         over = self.at > self.ends
         if over.any():
@@ -206,13 +206,13 @@ class Cursor:
         return np.where(ends, 9, 10), bits
 
     def room(self, length: Ints, live: Mask) -> Ints:
-        """Return lengths that lie within the records; a record with another one is not right."""
+        """Return lengths that lie within the records; mark records with other lengths as invalid."""
         right = (length >= 0) & (length <= self.ends - self.at)
         self.good &= ~live | right
         return np.where(right & live, length, 0)
 
     def spans(self, length: Any, live: Mask, null: Mask) -> Any:
-        """Return bytes of such lengths; nothing, or null, in the records that have none."""
+        """Return bytes of these lengths; empty, or null, in the records without any."""
         begin = self.at.copy()
         self.move(self.room(length, live), live)
         return self._block.spans(begin, self.at, null if null.any() else None)
@@ -261,7 +261,7 @@ class Schema:
 
 @dataclass(frozen=True)
 class Decoder:
-    """What reads documents of one schema."""
+    """The decoder of one schema's documents."""
 
     decode: Decode
     columns: BinaryColumns | None = None  # many at once; None: they are read one by one

@@ -1,4 +1,4 @@
-"""ChunkBolt: a bolt that is written only for chunks, and takes records too."""
+"""ChunkBolt: a bolt that is written only for chunks, and accepts records too."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class ChunkBolt(Bolt):
     _counted: Any = None  # The tuple that is being processed
 
     def __init_subclass__(cls, **how: Any) -> None:
-        """Let each chunk be counted before a subclass gets it: how many may be rejected goes by how many there were."""
+        """Count each chunk before a subclass gets it: the limit on rejects depends on the number of rows."""
         super().__init_subclass__(**how)
         own = cls.__dict__.get("process_chunk")
         if own is None:
@@ -65,7 +65,7 @@ class ChunkBolt(Bolt):
         """Put the bolt into a topology; the arguments are those of :meth:`Bolt.spec`.
 
         Raises:
-            ConfigError: the class has not the method that it is there for.
+            ConfigError: the class does not implement its method.
         """
         method = getattr(cls, cls.implements)
         if getattr(method, "__isabstractmethod__", False):
@@ -96,11 +96,11 @@ class ChunkBolt(Bolt):
 
     @cached_property
     def _types(self) -> dict[str, Any]:
-        """The type of each field, as of the last record that had a value there: a null by itself has none."""
+        """The type of each field, from the last record with a value there: a null has no type."""
         return {}
 
     def process(self, tup: Any) -> None:
-        """Process a record as a chunk of one row, and emit as records what it emits."""
+        """Process a record as a chunk of one row, and emit the resulting rows as records."""
         bolt: Any = self
         emit = bolt.emit
 
@@ -115,7 +115,7 @@ class ChunkBolt(Bolt):
             bolt.emit = emit
 
     def reject(self, batch: pa.RecordBatch, rows: Sequence[int], reasons: Sequence[str]) -> None:
-        """Reject rows of a chunk; call it before anything of this chunk is emitted.
+        """Reject rows of a chunk; call it before emitting any row of this chunk.
 
         Args:
             batch: the chunk as it came in.

@@ -1,4 +1,4 @@
-"""From parsed values to declared columns, many or one, whichever way they were parsed."""
+"""Converts parsed values to declared columns, a chunk or a row at a time, whatever the parser."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _FIRST_DAY = -719_162  # Of the year 1, in days since 1970
 
 @dataclass(frozen=True, slots=True)
 class Parsed:
-    """What became of the values of a chunk."""
+    """The result of parsing a chunk."""
 
     rows: Ints  # of each row in ``batch``, its place among the values given; rising
     batch: pa.RecordBatch  # the columns
@@ -68,7 +68,7 @@ def nulls(count: int, kind: pa.DataType) -> Any:
 
 
 def convert(column: Column, values: list[Any], fits: Mask) -> Any:
-    """Return values as an array of a column; take rows out of ``fits`` whose value is none."""
+    """Return values as an array of a column; clear ``fits`` for rows whose value does not fit."""
     if column.required:
         fits &= np.array([value is not None for value in values], dtype=bool)
     good = np.flatnonzero(fits)
@@ -90,10 +90,10 @@ def convert(column: Column, values: list[Any], fits: Mask) -> Any:
 
 
 def cast_texts(texts: Any, column: Column, fits: Mask) -> Any:
-    """Return texts as decimals, dates or moments, all at once; None if one of them is none.
+    """Return texts as decimals, dates or moments, all at once; None if one cannot be converted.
 
-    Arrow takes the texts that a column takes, and makes the same of them, but for dates before the year 1 and for
-    exponents of five digits.
+    Arrow accepts the same texts as a column, with the same results, except dates before the year 1 and exponents of
+    five digits.
     """
     if column.kind.startswith("decimal") and pc.any(pc.match_substring_regex(texts, "[eE]")).as_py():
         return None
@@ -109,14 +109,14 @@ def cast_texts(texts: Any, column: Column, fits: Mask) -> Any:
 
 
 def joined(texts: Any, between: bytes) -> Any:
-    """Return texts one behind the other, as one buffer."""
+    """Return texts concatenated in one buffer."""
     lists: Any = pa.ListArray.from_arrays(pa.array([0, len(texts)], pa.int32()), texts)
     whole: Any = pc.binary_join(lists, between)
     return whole.buffers()[2] or pa.py_buffer(b"")
 
 
 def is_utf8(text: bytes) -> bool:
-    """Return whether bytes are a text."""
+    """Return whether bytes are valid UTF-8."""
     try:
         text.decode()
     except UnicodeDecodeError:
@@ -160,7 +160,7 @@ def _invalid_rows(column: Column, values: Sequence[Any], first: int) -> list[int
 
 
 def put_together(columns: Columns, parts: Sequence[tuple[Ints, Sequence[Any]]]) -> tuple[Ints, pa.RecordBatch]:
-    """Return rows that were parsed in several ways as one batch, in their order."""
+    """Return rows parsed by several strategies as one batch, in order."""
     parts = [part for part in parts if len(part[0])]
     if not parts:
         return np.empty(0, dtype=np.int64), pa.RecordBatch.from_pylist([], schema=columns.schema)
@@ -189,7 +189,7 @@ _FLOAT32_WHOLE_MAX = 2**24
 
 
 class _MissError(ValueError):
-    """A value is not plainly right. Each is a new one: an error that is raised again keeps every stack that it saw."""
+    """A value needs the exact check. Raise a new instance each time: a reused one keeps every stack it saw."""
 
 
 class RowConverter:
@@ -200,7 +200,7 @@ class RowConverter:
         self._quick = [_of_column(column) for column in columns]
 
     def row(self, found: Sequence[Any]) -> list[Any]:
-        """Return what the columns make of the values of one row.
+        """Return the values of one row, converted to the columns.
 
         Raises:
             ValueError: one does not fit; the message says which, and why.
@@ -275,7 +275,7 @@ _LIMITS = {f"int{bits}": (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1) for bits in (
 
 
 def _quick(kind: Kind) -> Convert:
-    """Return what converts values that are not None and plainly right; it raises for others."""
+    """Return a fast converter for plain values other than None; it raises for others."""
     if kind.name in _CLASSES or kind.name in _LIMITS:
         return _plain(Column(kind.text, kind.text, kind.type, required=True))
     return _BY_NAME[kind.name](kind)

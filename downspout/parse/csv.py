@@ -9,8 +9,8 @@ What a line is (:func:`split_line`, then :func:`value_of` for each field):
 * Numbers are decimal, with ASCII digits, and without blanks around them; ``true`` and ``false`` are what a bool is; a
   date or timestamp is a text that such a column takes.
 
-The fast way takes lines without quotes and line ends: their fields are what stands between the delimiters. All others
-go the exact way, one by one.
+The fast strategy handles lines without quotes and line ends by splitting them at the delimiters. All others are parsed
+exactly, one by one.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def split_line(line: str, delimiter: str = ",") -> list[str | None]:
 
 
 def _quoted(line: str, at: int) -> tuple[str, int]:
-    """Return a field whose quotes were opened before this place, and where it ends."""
+    """Return a field whose quotes opened before this position, and its end."""
     parts = []
     while True:
         end = line.find('"', at)
@@ -82,10 +82,10 @@ def _quoted(line: str, at: int) -> tuple[str, int]:
 
 
 def value_of(text: str | None, kind: str) -> Any:
-    """Return what a field holds, as a column of this type takes it.
+    """Return the value of a field for a column of this type.
 
     Raises:
-        ValueError: it is nothing of the kind.
+        ValueError: the field is no such value.
 
     >>> value_of("007", "int16"), value_of("2.50", "decimal(5,2)"), value_of("true", "bool"), value_of(None, "int8")
     (7, Decimal('2.50'), True, None)
@@ -121,11 +121,11 @@ class CsvParser(ChunkParser):
     """Parses lines of CSV into declared columns.
 
     Args:
-        fields: names of a line's fields, in order; SKIPPED for one that nobody wants.
-        columns: what is declared, in the order of the fields that are not skipped.
+        fields: names of a line's fields, in order; SKIPPED for unwanted ones.
+        columns: the declared columns, in the order of the fields that are not skipped.
 
     Raises:
-        ConfigError: a column is a list, a map or a struct, which CSV has not.
+        ConfigError: a column is a list, a map or a struct, which CSV does not have.
     """
 
     def __init__(self, fields: Sequence[str], columns: Columns, delimiter: str = ",") -> None:
@@ -189,7 +189,7 @@ class CsvParser(ChunkParser):
         return left
 
     def _decode(self, block: Block, begins: Ints, untils: Ints, fits: Mask) -> list[Any]:
-        """Return the array of each wanted field; take rows out of ``fits`` that are better looked at one by one."""
+        """Return the array of each wanted field; clear ``fits`` for rows that need the exact strategy."""
         whole = [place for place, column in self._places if column.kind in WHOLE]
         numbers = dict(
             zip(whole, zip(*whole_numbers(block, begins[whole], untils[whole], _are_empty), strict=True), strict=True)
@@ -217,7 +217,7 @@ class CsvParser(ChunkParser):
 
 
 def fields_of(value: Any, width: int, delimiter: str) -> list[str | None]:
-    """Return the fields of a record, which are so many."""
+    """Return the fields of a record, which must be ``width`` in number."""
     if not isinstance(value, str | bytes):
         raise ValueError(f"value is not as expected: {type(value).__name__} instead of text")
     try:

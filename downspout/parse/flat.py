@@ -1,4 +1,4 @@
-"""JSON objects of scalars, parsed a column at a time, whatever keys each has and in whatever order.
+"""Parses JSON objects of scalars a column at a time, whatever their keys and order.
 
 Most records are ``{"key":scalar,"key":scalar,…}``, and one encoder has written them: the keys come from a small
 vocabulary, and the blanks are always the same. So a block of records is cut at each comma before a quote. The key at
@@ -8,7 +8,8 @@ anything else by handing the values of one column to orjson as one array.
 
 Nothing is guessed. A record counts as parsed only if it *is* ``{"key":token,"key":token,…}`` with known keys, which are
 distinct, and each token was found to be one JSON scalar; then there is one way to read it, which is what any JSON
-parser makes of it. All others are left to others. That alone decides; how the pieces were found does not matter.
+parser makes of it. All other records are left to other strategies. Only this check decides; how the pieces were found
+does not matter.
 """
 
 from __future__ import annotations
@@ -198,7 +199,7 @@ class Style(NamedTuple):
 
 
 class Lesson(NamedTuple):
-    """What one record teaches."""
+    """The style and keys learned from one record."""
 
     style: Style
     prefixes: dict[bytes, bytes]  # of each key: its text with quotes and colon, up to its value
@@ -217,7 +218,7 @@ class FlatReader:
         self.forget()
 
     def forget(self) -> None:
-        """Forget what was learned, because it has been of no use."""
+        """Forget all learned keys, because they did not help."""
         self._style: Style | None = None
         self._prefixes: dict[bytes, bytes] = {}  # of each known key; its number is its place, from 1 on
 
@@ -243,7 +244,7 @@ class FlatReader:
         return parts
 
     def _learn(self, block: Block, rows: Ints) -> bool:
-        """Learn keys from some of these records; return whether there was something new."""
+        """Learn keys from some of these records; return whether any were new."""
         count = min(len(rows), SAMPLES if self._style is None else SAMPLES_MORE)
         texts = [
             block.data[block.starts[row] : block.ends[row]].tobytes()

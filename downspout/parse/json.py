@@ -59,7 +59,7 @@ JSON_NAMES: dict[type, str] = {
 
 
 def parse_path(text: str) -> Path:
-    """Return the keys and places that a path names.
+    """Return the keys and indexes in a path.
 
     >>> parse_path("user.id"), parse_path("items[-1].sku"), parse_path('"a.b"')
     (('user', 'id'), ('items', -1, 'sku'), ('a.b',))
@@ -84,7 +84,7 @@ def parse_path(text: str) -> Path:
 
 
 class Paths:
-    """Where the values of several fields stand.
+    """The paths of several fields' values.
 
     >>> Paths(["user.id", "items[0]"]).of({"user": {"id": 7}, "items": []})
     [7, None]
@@ -298,7 +298,7 @@ def _one_array(found: Any) -> Any:
 
 
 def _at(found: Any, path: Path) -> Any:
-    """Return what stands at a path inside of each value; null for what is missing on the way."""
+    """Return the item at a path in each value; null if a step of the path is missing."""
     for step in path:
         if isinstance(step, str):
             found = pc.struct_field(found, [found.type.get_field_index(step)])
@@ -391,7 +391,7 @@ def parse_objects(values: Sequence[Any], paths: Paths) -> list[Sequence[Any]]:
 
 
 def read_object(value: Any, paths: Paths) -> list[Any]:
-    """Do what :func:`parse_object` does, with an error that says of what it is."""
+    """Like :func:`parse_object`, with errors that name the value."""
     try:
         return parse_object(value, paths)
     except ValueError as error:
@@ -424,7 +424,7 @@ def _has_floats(value: Any, kind: Kind) -> bool:
 
 
 class JsonParser(ChunkParser):
-    """Parses values that are JSON objects into declared columns. It remembers how they have been written."""
+    """Parses JSON objects into declared columns. It learns how they are written."""
 
     def __init__(self, paths: Paths, columns: Columns) -> None:
         super().__init__(columns)
@@ -505,7 +505,7 @@ class JsonParser(ChunkParser):
 
 
 class Turns:
-    """When a fast way is tried: after it took less than an eighth of a block, it sits out more and more blocks.
+    """Decides when to try a fast strategy: after it parsed less than an eighth of a block, it skips ever more blocks.
 
     >>> turns = Turns()
     >>> [turns.has_come() and turns.note(0, 100) is False for _ in range(10)]
@@ -518,12 +518,12 @@ class Turns:
         self._out = self._left = 0
 
     def has_come(self) -> bool:
-        """Return whether it is to be tried."""
+        """Return whether to try it."""
         self._left -= 1
         return self._left < 0
 
     def note(self, done: int, given: int) -> bool:
-        """Take note of how many of a block's records it took; return whether these are enough."""
+        """Record how many of a block's records it parsed; return whether these are enough."""
         self._out = 0 if done * 8 >= given else min(2 * self._out + 1, self.OUT_MAX)
         self._left = self._out
         return not self._out

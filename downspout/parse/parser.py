@@ -1,4 +1,4 @@
-"""What the parsers of chunks share: blocks, the exact way, and how results come together."""
+"""The base of chunk parsers: blocks, the exact strategy, and how results are combined."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ class ChunkParser(ABC):
 
     @abstractmethod
     def read(self, value: Any) -> Sequence[Any]:
-        """Return what one value holds, a Python value for each column: this says what the value *is*.
+        """Return a Python value for each column from one value: this defines the result.
 
         Raises:
-            ValueError: it is nothing of the kind; the message says why.
+            ValueError: it cannot be parsed; the message says why.
         """
 
     @abstractmethod
@@ -44,14 +44,14 @@ class ChunkParser(ABC):
 
     @abstractmethod
     def _is_plain(self, data: Any, starts: Ints, ends: Ints) -> Mask:
-        """Return for which values a fast way may be tried; they are not large."""
+        """Return for which values a fast strategy may be tried; they are not large."""
 
     @abstractmethod
     def _fast(self, texts: Any, data: Any, starts: Ints, ends: Ints, rows: Ints, parts: list[Part]) -> Ints:
-        """Parse what can be parsed fast of these rows, and add it to ``parts``; return the other rows."""
+        """Parse as many of these rows as possible fast, and add them to ``parts``; return the other rows."""
 
     def parse_one(self, value: Any) -> list[Any]:
-        """Return the values of the columns in one value, as records have them.
+        """Return the values of the columns in one value, as in record mode.
 
         Raises:
             ValueError: it cannot be read, or a value does not fit its column.
@@ -63,7 +63,7 @@ class ChunkParser(ABC):
         return read_some(self.parse_one, values)
 
     def parse(self, values: Any) -> Parsed:
-        """Return the rows of a column of values, and why others are none."""
+        """Return the rows of a column of values, and the reasons for the rejected ones."""
         live = np.flatnonzero(np.array(values.is_valid())) if values.null_count else np.arange(len(values))
         texts = _binary(values)
         parts: list[Part] = []
@@ -111,7 +111,7 @@ class ChunkParser(ABC):
 
 
 def read_some(read: Callable[[Any], Sequence[Any]], values: Sequence[Any]) -> list[Sequence[Any]]:
-    """Return what these values hold, up to the first that is null or cannot be read."""
+    """Return the fields of these values, up to the first that is null or cannot be read."""
     found: list[Sequence[Any]] = []
     with suppress(*USER_ERRORS):
         for value in values:
@@ -122,7 +122,7 @@ def read_some(read: Callable[[Any], Sequence[Any]], values: Sequence[Any]) -> li
 
 
 def _binary(values: Any) -> Any:
-    """Return texts or binary values as one kind of array; None where that cannot be."""
+    """Return texts or binary values as one kind of array; None if that is impossible."""
     types = pa.types
     if types.is_binary(values.type):
         return values

@@ -31,7 +31,7 @@ INDEX_MAX = 64  # Messages inside one another
 
 
 def protobuf_decoder(schema: Schema) -> Decoder:
-    """Return what reads messages of a schema.
+    """Return the decoder of a schema's messages.
 
     Raises:
         ValueError: the schema does not compile.
@@ -109,7 +109,7 @@ def _google() -> list[pathlib.Path]:
 
 
 def _message_index(content: bytes) -> tuple[tuple[int, ...], int]:
-    """Return which message of the schema this is, as places from the outermost one inwards, and where it begins.
+    """Return the index path of a value's message type in the schema, outermost first, and the message's offset.
 
     >>> _message_index(bytes([0, 8])), _message_index(bytes([4, 2, 0, 8]))
     (((0,), 1), ((1, 0), 3))
@@ -282,7 +282,7 @@ class _Message:
                 yield (*path, field.name), field.leaf
 
     def read(self, cursor: Cursor, path: Path, live: Mask, found: Found) -> None:
-        """Move on behind the message in the records in which there is one, and keep what it holds."""
+        """Advance past the message in the records that have one, and keep its values."""
         chosen: dict[str, Mask] = {}
         for field in self._fields:
             there = live & field.begins(cursor)
@@ -322,10 +322,10 @@ class _Field:
         return _is_next(cursor, self._tag)
 
     def read(self, cursor: Cursor, path: Path, there: Mask, live: Mask, found: Found) -> None:
-        """Move on behind the field in the records in which it is there, and keep its values.
+        """Advance past the field in the records that have it, and keep its values.
 
         Args:
-            live: in which records the message is to which it belongs.
+            live: which records have the message that contains it.
         """
         if self._is_required:
             cursor.good &= ~live | there

@@ -1,7 +1,7 @@
 """Values that were written with a schema registry: Confluent's wire format, and the registry's HTTP.
 
-A value begins with a zero byte and the schema's id in four bytes; of Protobuf, which message of the schema it is
-follows. The rest is the document. What the registry says of an id never changes, so it is asked once for each.
+A value begins with a zero byte and the schema's id in four bytes; with Protobuf, the index of the message in the schema
+follows. The rest is the document. The schema of an id never changes, so it is requested once.
 """
 
 from __future__ import annotations
@@ -45,10 +45,10 @@ class UnknownSchemaError(ValueError):
 
 
 class Registry:
-    """Asks a schema registry.
+    """A client of a schema registry.
 
     Args:
-        urls: where it is; several with commas between them are one registry, and are asked in turn.
+        urls: its URL; several, separated by commas, are one registry and are tried in turn.
         password: for the user in the URL.
 
     Raises:
@@ -85,7 +85,7 @@ class Registry:
 
         Raises:
             UnknownSchemaError: there is none.
-            UnavailableError: the registry does not answer, or refuses to.
+            UnavailableError: the registry does not answer, or refuses.
         """
         answer = self._get(f"schemas/ids/{number}", f"schema id {number}")
         found: dict[str, str] = {}
@@ -132,7 +132,7 @@ class Registry:
 
 
 class _NoRegistryError(Exception):
-    """The answer is not a registry's. Records are not to blame, so the caller waits, as if the registry were down."""
+    """The answer is not a registry's. Records are not the cause, so the caller waits, as if the registry were down."""
 
 
 @dataclass(frozen=True)
@@ -200,13 +200,13 @@ def _base(url: str) -> str:
 
 
 class Documents:
-    """Makes documents of values.
+    """Decodes values into documents.
 
-    A schema that is unknown is remembered for a while, and so is a registry that is away, which is then asked for no
-    other schema either. The values of schemas that are known here go on meanwhile.
+    An unknown schema is remembered for a while. So is a registry that is down, which then gets no other requests,
+    either. Values with cached schemas go on meanwhile.
 
     Args:
-        registry: what is asked for schemas.
+        registry: the source of schemas.
         reader_schema: of Avro, as which values are read.
     """
 
@@ -222,8 +222,8 @@ class Documents:
         """Return the document in a value.
 
         Raises:
-            ValueError: it has none, or not one of its schema; or there is no such schema.
-            UnavailableError: its schema is not known yet, and the registry is away.
+            ValueError: it has no document, or none of its schema; or the schema does not exist.
+            UnavailableError: its schema is not cached yet, and the registry is down.
         """
         if not isinstance(value, bytes):
             raise ValueError("it is text, and a registry's values are bytes (kafka.value_format=bytes)")
@@ -237,7 +237,7 @@ class Documents:
             raise ValueError(f"it is not of schema {number}: {error}") from error
 
     def in_columns(self, number: int) -> BinaryColumns | None:
-        """Return what decodes the documents of a schema a column at a time; None: they are read one by one."""
+        """Return the column decoder for documents of a schema; None: they are read one by one."""
         with suppress(ValueError, UnavailableError):  # what there is to say is said of each value
             return (self._decoders.get(number) or self._decoder(number)).columns
         return None
@@ -267,10 +267,10 @@ class Documents:
 
 
 def decoder_of(schema: Schema, reader_schema: str | None) -> Decoder:
-    """Return what reads documents of a schema.
+    """Return the decoder of a schema's documents.
 
     Raises:
-        ValueError: the schema makes no sense, or is of an unknown kind.
+        ValueError: the schema is invalid, or of an unknown kind.
         MissingExtraError: the library for it is not installed.
     """
     if schema.kind == "AVRO":

@@ -1,14 +1,13 @@
-"""Rows that a bolt cannot use: they leave on a stream of their own, or the tuple fails.
+"""Rows that a bolt cannot use: they are emitted on a separate stream, or the tuple fails.
 
-A record of a chunk that is no JSON, or does not fit, must not hold up the others, and must not vanish either. So a
-bolt emits it on its stream ``rejects``, anchored like any other, and goes on; a DeadLetterBolt that reads this stream
-writes its dead letter, and acks when that is durable. If nobody reads ``rejects``, an emit would go nowhere and the
-record would be acked unprocessed: then the tuple fails. The spout splits a chunk that fails until the culprit stands
-alone, and writes its letter itself.
+A record of a chunk that is no JSON, or does not fit, must not hold up the others, and must not vanish either. So a bolt
+emits it on its stream ``rejects``, anchored like any other, and goes on; a DeadLetterBolt that reads this stream writes
+its dead letter, and acks when that is durable. If nobody reads ``rejects``, an emit would go nowhere and the record
+would be acked unprocessed: then the tuple fails. The spout splits a failed chunk until the bad record is alone, and
+writes its dead letter itself.
 
-A dead letter is for a record that is bad, and not for a bolt that is. The spout's circuit breaker does not see what was
-rejected; so where too many are (``kafka.breaker_ratio`` of the last 1,000 rows), the tuples fail
-as well, and it does.
+A dead letter is for a bad record, not for a broken bolt. The spout's circuit breaker does not see rejected rows; so if
+there are too many (``kafka.breaker_ratio`` of the last 1,000 rows), the tuples fail too, which it does see.
 """
 
 from __future__ import annotations
@@ -38,10 +37,10 @@ CURE = "correct the producer, or what the topology says of the value; its dead l
 
 
 def is_read(context: Mapping[str, Any], stream: str) -> bool:
-    """Return whether anybody reads a stream of this component, from what ``initialize`` is given.
+    """Return whether any bolt reads a stream of this component, from the arguments of ``initialize``.
 
     Storm tells it in ``stream->target->grouping`` (``TopologyContext.getThisTargets``), and so do the other engines.
-    Where it is not told the answer is no: what nobody is known to read must not be relied on.
+    Without this information the answer is False: a stream without a known reader is not safe.
 
     >>> is_read({"stream->target->grouping": {"rejects": {"letters": {"type": "SHUFFLE"}}}}, "rejects")
     True
@@ -53,7 +52,7 @@ def is_read(context: Mapping[str, Any], stream: str) -> bool:
 
 
 class Rejects:
-    """What one bolt does with rows that it cannot use."""
+    """Rejects rows that one bolt cannot use."""
 
     def __init__(self, bolt: Any, conf: Mapping[str, Any], context: Mapping[str, Any]) -> None:
         self._bolt = bolt
@@ -68,10 +67,10 @@ class Rejects:
         self._window = Breaker.WINDOW
 
     def of_record(self, tup: Any, reason: str, cause: Exception | None = None) -> None:
-        """Reject the record of a tuple; it leaves on the stream, or its tuple is to fail.
+        """Reject the record of a tuple: emit it on the stream, or make the tuple fail.
 
         Raises:
-            RecordError: the tuple is to fail. Let it pass.
+            RecordError: the tuple must fail. Do not catch it.
         """
         values = tup.values
         error = self._error(Origin.of(values.origin), reason)
@@ -87,10 +86,10 @@ class Rejects:
         self.count += 1
 
     def of_chunk(self, batch: pa.RecordBatch, rejected: Sequence[Rejected]) -> None:
-        """Reject rows of a chunk that has been counted; call it before anything of this chunk is emitted.
+        """Reject rows of a chunk that has been counted; call it before emitting any row of this chunk.
 
         Raises:
-            RecordError: the tuple is to fail. Let it pass.
+            RecordError: the tuple must fail. Do not catch it.
         """
         if not rejected:
             return
@@ -121,7 +120,7 @@ class Rejects:
 
     @property
     def takes_another(self) -> bool:
-        """Whether the next record, if it is bad, leaves on the stream, and its tuple does not fail."""
+        """Whether the next bad record would be emitted on the stream, instead of failing its tuple."""
         return self.is_read and not self._are_too_many(1)
 
     def _are_too_many(self, more: int = 0) -> bool:

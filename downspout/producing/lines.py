@@ -1,7 +1,7 @@
 """Lines as records: how ``downspout kafka produce`` sends them, and records as lines of JSON.
 
-A line is sent like a tuple, through :class:`~downspout.producing.sending.Sending`: it is written when the broker has
-answered, and a refused line is named.
+A line is sent like a tuple, through :class:`~downspout.producing.sending.Sending`: it counts as written when the broker
+has answered, and errors name refused lines.
 
 ``downspout kafka consume --json`` prints one record per line, and ``produce --json`` reads them; any bytes survive the
 round trip::
@@ -37,22 +37,22 @@ from downspout.producing.mapper import Headers, Outgoing, headers_of, timestamp_
 from downspout.producing.sending import ASYNCHRONOUS, Sending
 
 STALL_S = 2.0
-"""Once a line has waited so long for its answer, no others are taken for a moment."""
+"""Once a line has waited this long for its answer, no others are accepted for a moment."""
 
 
 class UnansweredError(BrokerError):
-    """The brokers have not answered in time; says for which lines."""
+    """The brokers have not answered in time; the message names the lines."""
 
 
 class LongLineError(ValueError):
-    """A line is longer than any record may be; says so."""
+    """A line is longer than any record may be."""
 
 
 def split_lines(pieces: Iterator[bytes], size_max: int) -> Iterator[bytes]:
-    r"""Yield the lines of bytes that come in pieces, without their ends (a line feed, or a return before it).
+    r"""Yield the lines of a byte stream that comes in pieces, without their ends (LF or CRLF).
 
     Raises:
-        LongLineError: there are more bytes without an end of a line.
+        LongLineError: a line has more than ``size_max`` bytes.
 
     >>> list(split_lines(iter([b"a\r\nb", b"c\n", b"\nd"]), 9))
     [b'a', b'bc', b'', b'd']
@@ -79,7 +79,7 @@ def plain_record(line: bytes, separator: bytes | None = None, *, tombstones: boo
 
     Args:
         line: without its end.
-        separator: stands between key and value, where it is found first.
+        separator: its first occurrence separates key and value.
         tombstones: an empty value is a null.
 
     Raises:
@@ -104,15 +104,15 @@ class Line(NamedTuple):
 
 
 class LineWriter:
-    """Sends the lines of one source to one topic; to :class:`Sending` it is what a bolt is.
+    """Sends the lines of one source to one topic; it acts as the bolt of a :class:`Sending`.
 
     Args:
-        producer: the port; it is closed with this.
-        topic: where all goes.
+        producer: the port; :meth:`finish` closes it.
+        topic: the topic of all lines.
         source: the name of the file, for errors.
         settings: the scope ``produce``.
-        refused: hears of each line that is not written, with the reason.
-        clock: what time is.
+        refused: called with the error of each line that is not written.
+        clock: the time source.
     """
 
     component_name = ""  # errors begin with the line
@@ -135,7 +135,7 @@ class LineWriter:
         )  # fmt: skip
 
     def send(self, number: int, record: Outgoing, headers: Headers = (), partition: int | None = None) -> None:
-        """Send the record of a line; headers and partition are those of lines that name none.
+        """Send the record of a line. ``headers`` are added; ``partition`` is used if the line names none.
 
         Raises:
             BrokerError: nothing can be written any more, or the brokers do not answer.
@@ -148,7 +148,7 @@ class LineWriter:
         self._check()
 
     def rest(self) -> None:
-        """Send what lingers, and take answers, while there is nothing to be sent.
+        """Send lingering records and process answers while the input is idle.
 
         Raises:
             BrokerError: as for :meth:`send`.
@@ -157,17 +157,17 @@ class LineWriter:
         self._check()
 
     def finish(self, timeout_s: float) -> None:
-        """Wait for all answers, at most so long, and release the producer.
+        """Wait for all answers, at most ``timeout_s``, and release the producer.
 
         Raises:
-            BrokerError: some did not come, or nothing can be written any more.
+            BrokerError: some did not come, or no record can be written any more.
         """
         self.sending.close(timeout_s)
         self._check()
 
     @property
     def refused(self) -> int:
-        """How many lines the brokers do not take."""
+        """How many lines the brokers have refused."""
         return self.sending.refused - len(self.unanswered)
 
     def _check(self) -> None:
@@ -184,10 +184,10 @@ class LineWriter:
     # --- what Sending needs -----------------------------------------------------------------------------
 
     def ack_many(self, tups: Sequence[Any]) -> None:
-        """Hear that lines are written; Sending counts them."""
+        """Do nothing: Sending counts the written lines."""
 
     def fail_because(self, tup: Line, error: Exception) -> None:
-        """Hear that a line is not written."""
+        """Report a line that was not written."""
         cause = error.__context__
         if isinstance(cause, errors.KafkaTimeoutError | errors.IllegalStateError):  # the latter: at the end
             self.unanswered.append(tup.number)
@@ -219,7 +219,7 @@ DECODER = json.JSONDecoder()
 
 
 def visible(text: str) -> str:
-    r"""Return JSON with each character escaped that a terminal may obey; it says the same as before.
+    r"""Return equivalent JSON, with all characters escaped that may control a terminal.
 
     >>> print(visible('"ü\x7f\x9b2J"'))
     "ü\u007f\u009b2J"
@@ -234,9 +234,9 @@ def _escaped(character: str) -> str:
 
 
 def json_text(data: bytes) -> str | None:
-    r"""Return bytes that hold JSON as JSON on one line, numbers digit by digit; None if they hold none.
+    r"""Return JSON bytes as JSON on one line, numbers digit by digit; None if they are not JSON.
 
-    A string or a null is none here: it would look like a text, or like no value at all.
+    A string or null counts as no JSON: it would look like a text, or like a missing value.
 
     >>> json_text(b'{"a":\n 1.10}'), json_text(b'"a"'), json_text(b"NaN"), json_text(b"\xff")
     ('{"a":  1.10}', None, None, None)
@@ -305,10 +305,10 @@ def _header(data: bytes | None) -> Any:
 
 
 def record_of(line: bytes) -> Outgoing:
-    """Return the record that a line describes; ``topic`` and ``offset`` in it change nothing.
+    """Return the record that a line describes; its ``topic`` and ``offset`` are ignored.
 
     Raises:
-        ValueError: it is not such a line; says what is wrong.
+        ValueError: the line is malformed; says what is wrong.
 
     >>> record_of(b'{"key": "k", "value": {"price": 1.10}, "headers": {"trace": "7"}, "timestamp": 5}')
     Outgoing(key=b'k', value=b'{"price": 1.10}', headers=[('trace', b'7')], timestamp_ms=5, partition=None, topic=None)
@@ -362,7 +362,7 @@ def _bytes_of(name: str, found: Mapping[str, Any], text: str) -> bytes | None:
 
 
 def _raw(text: str, name: str) -> str:
-    """Return the JSON of a member of an object as it stands in a text, which was parsed before; of several the last."""
+    """Return the JSON text of an object's member from a text known to be valid; of several, the last."""
     at, found = SPACE.match(text, text.index("{") + 1).end(), ""  # type: ignore[union-attr]
     while text[at] != "}":
         key, at = DECODER.raw_decode(text, at)

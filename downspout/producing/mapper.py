@@ -1,6 +1,6 @@
 """The Kafka record of a tuple: key, message, headers, time, partition and topic, from its fields or from a function.
 
-Nothing here does I/O. What cannot be written is a ValueError that says which part and why.
+No code here does I/O. A part that cannot be written raises a ValueError that names it and the reason.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ class Outgoing(NamedTuple):
     """None: a tombstone."""
     headers: Headers = ()
     timestamp_ms: int | None = None
-    """Not set: the time at which it is sent."""
+    """None: the time of sending."""
     partition: int | None = None
-    """Not set: the key decides, or the partitioner."""
+    """None: the key or the partitioner decides."""
     topic: str | None = None
-    """Not set: the topic that the settings say."""
+    """None: the topic of the settings."""
 
 
 Maker = Callable[[Any], Outgoing]
@@ -70,7 +70,7 @@ def _json(value: Any) -> bytes:
 
 
 def _not_finite(value: Any) -> float | None:
-    """Return a float within a value that is NaN or infinite, if there is one.
+    """Return a NaN or infinite float inside a value, or None.
 
     >>> _not_finite({"a": [1.5, float("-inf")]}), _not_finite([None, "NaN"])
     (-inf, None)
@@ -88,7 +88,7 @@ def _not_finite(value: Any) -> float | None:
 
 
 FORMATS: dict[str, Callable[[Any], bytes]] = {"utf8": _utf8, "bytes": _bytes, "json": _json}
-"""By the names that the spout has for them. Null stays null."""
+"""By the spout's names of the formats. Null stays null."""
 
 
 def encoder(kind: str, what: str) -> Callable[[Any], bytes | None]:
@@ -116,7 +116,7 @@ def encoder(kind: str, what: str) -> Callable[[Any], bytes | None]:
 
 
 def headers_of(value: Any) -> Headers:
-    """Return headers as Kafka has them, of a mapping or of pairs; a text is written as UTF-8.
+    """Convert a mapping or pairs to Kafka headers; text becomes UTF-8.
 
     >>> headers_of({"trace": "7", "none": None}), headers_of([["a", b"1"], ["a", b"2"]])
     ([('trace', b'7'), ('none', None)], [('a', b'1'), ('a', b'2')])
@@ -136,7 +136,7 @@ def headers_of(value: Any) -> Headers:
 
 
 def timestamp_of(value: Any) -> int | None:
-    """Return a time in milliseconds since the epoch, of a number or of a datetime.
+    """Convert a number or a datetime to milliseconds since the epoch.
 
     >>> import datetime
     >>> timestamp_of(datetime.datetime(1970, 1, 1, 0, 0, 1, tzinfo=datetime.timezone.utc)), timestamp_of(17)
@@ -152,9 +152,9 @@ def timestamp_of(value: Any) -> int | None:
 
 
 def checked(record: Outgoing) -> Outgoing:
-    """Return a record that a user's function has made, if each part is what it must be.
+    """Return a record made by a user's function, if each part has the right type.
 
-    A wrong one must not get as far as the client's thread, which all records share.
+    An invalid record must not reach the client's thread, which all records share.
 
     >>> checked(Outgoing(bytearray(b"k"), None, {"a": "x"}))[:3]
     (b'k', None, [('a', b'x')])
@@ -177,10 +177,10 @@ PARTS = ("message", "key", "headers", "timestamp", "partition", "topic")
 
 
 def fields_of(settings: Mapping[str, Any]) -> dict[str, str]:
-    """Return ``produce.fields`` as part → field, with the message always among them.
+    """Return ``produce.fields`` as part → field; the message is always included.
 
     Raises:
-        ConfigError: an item is no ``part=field``, or names a part that a record does not have.
+        ConfigError: an item is not ``part=field``, or names an unknown part.
 
     >>> fields_of({"fields": ["key=route", "topic=kind"]})
     {'message': 'message', 'key': 'route', 'topic': 'kind'}
@@ -200,10 +200,10 @@ def field_mapper(fields: Sequence[str], settings: Mapping[str, Any], log: loggin
     Args:
         fields: those of the input.
         settings: the scope ``produce``; without ``key`` in ``produce.fields``, the key is the field ``key`` or null.
-        log: warned if the input lacks the topic's field, since ``produce.topic`` then holds.
+        log: gets a warning if the input lacks the topic's field, since ``produce.topic`` then applies.
 
     Raises:
-        ConfigError: the input lacks another field that the settings name, or that of the message.
+        ConfigError: the input lacks another named field, or the message's field.
 
     >>> settings = {"fields": [], "key_format": "utf8", "message_format": "json"}
     >>> make = field_mapper(["message", "key"], settings, logging.getLogger())
@@ -246,14 +246,14 @@ def field_mapper(fields: Sequence[str], settings: Mapping[str, Any], log: loggin
 
 
 def topic_of(value: Any) -> str | None:
-    """Return a topic's name; None or an empty one: ``produce.topic`` holds."""
+    """Return a topic's name; None if it is None or empty: ``produce.topic`` applies."""
     if not (value is None or isinstance(value, str)):
         raise ValueError(f"the topic {value!r:.40} is not text")
     return value or None
 
 
 def function_mapper(setting: str, path: str) -> Maker:
-    """Return what makes records by a user's function: of a tuple's values an :class:`Outgoing`, or (key, message).
+    """Return a maker that calls a user's function, which turns values into an :class:`Outgoing` or (key, message).
 
     Raises:
         ConfigError: there is no such function.
@@ -270,7 +270,7 @@ def function_mapper(setting: str, path: str) -> Maker:
 
 
 def rows_of_chunk(chunk: pa.RecordBatch) -> Iterator[tuple[Any, ...]]:
-    """Yield the values of each row, without its origin: no record is made of that.
+    """Yield the values of each row; the origin, which no record needs, is None.
 
     >>> list(rows_of_chunk(pa.RecordBatch.from_pydict({"key": ["a", None], "message": [b"x", b"y"]})))
     [('a', b'x'), (None, b'y')]

@@ -1,20 +1,20 @@
 """Tuples in flight to Kafka: each is acked when all of its records are written, or fails when one is refused.
 
 Everything happens in the component's own thread. It asks the producer for results every few tuples, and whenever the
-engine asks when to call it again (:meth:`Sending.look_at`).
+engine calls it at the time of :meth:`Sending.look_at`.
 
-**Errors.** An error of one record fails its tuple alone; its spout retries it and dead-letters it in the end. An error
-of brokers or of the producer fails the tuple without counting an attempt: no other record would have been written
-either. An error that concerns all records stops the component and names what to grant.
+**Errors.** An error of one record fails only its tuple; the spout retries it and finally dead-letters it. An error of
+brokers or of the producer fails the tuple without counting an attempt: no other record would have been written, either.
+An error that concerns all records stops the component and names what to grant.
 
-**Back-pressure.** The buffer is full at so many bytes, or once its oldest record has waited for a quarter of the
+**Back-pressure.** The buffer is full at ``buffer_bytes``, or once its oldest record has waited for a quarter of the
 message timeout. Then :meth:`Sending.send` waits for answers, at most ``FULL_S_MAX`` per call. If only one partition has
-not answered for so long, its tuples fail at once and count no attempt; the others go on. In the local engine no spout
-emits while a bolt has a queue; on Storm ``topology.max.spout.pending`` bounds what is out. Either way a record that is
-taken is answered before its tuple times out, as long as the brokers answer at all.
+not answered for that long, its tuples fail at once without counting an attempt; the others go on. In the local engine
+no spout emits while a bolt has a queue; on Storm ``topology.max.spout.pending`` bounds the tuples in flight. Either way
+an accepted record is answered before its tuple times out, if the brokers answer at all.
 
-**Modes.** *asynchronous*: acked when the broker has answered. *synchronous*: likewise, and each tuple waits for it, one
-after the other. *fire_and_forget*: acked at once; errors are counted and logged.
+**Modes.** *asynchronous*: acked when the broker has answered. *synchronous*: the same, but each tuple waits for the
+answer, one after the other. *fire_and_forget*: acked at once; errors are counted and logged.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ ALL = (
     errors.SaslAuthenticationFailedError, errors.UnsupportedSaslMechanismError, errors.UnsupportedVersionError,
 )  # fmt: skip
 OF_A_TOPIC = (errors.TopicAuthorizationFailedError, errors.UnknownTopicOrPartitionError)
-"""What concerns all records where one topic takes them all."""
+"""Errors that concern all records if these go to one topic."""
 
 CURES: dict[type[BaseException], str] = {
     errors.MessageSizeTooLargeError: "make the record smaller, or raise max.message.bytes of the topic (and "
@@ -69,19 +69,20 @@ NO_REPLICAS = (errors.NotEnoughReplicasError, errors.NotEnoughReplicasAfterAppen
 
 
 def concerns_all(error: BaseException, *, one_topic: bool) -> bool:
-    """Return whether no other record would fare better.
+    """Return whether an error would affect every other record, too.
 
     Args:
-        error: what the producer says.
-        one_topic: whether all records go to one topic: then it is missing, or a right to it, for all of them.
+        error: the producer's error.
+        one_topic: whether all records go to one topic: then a missing topic or right affects all of them.
     """
     return isinstance(error, ALL) or (one_topic and isinstance(error, OF_A_TOPIC))
 
 
 def is_outage(error: BaseException) -> bool:
-    """Return whether a record was not written for its producer's sake, or because brokers were away.
+    """Return whether a record was not written because of its producer, or because brokers were away.
 
-    What is not known to refuse records refuses their producer: kafka-python has a bare KafkaError for some of that.
+    An error that is not known to refuse records is taken to refuse their producer: kafka-python raises a bare
+    KafkaError for some of these.
 
     >>> is_outage(errors.KafkaTimeoutError()), is_outage(errors.KafkaError(errors.InvalidProducerIdMappingError()))
     (True, True)
@@ -96,14 +97,14 @@ def is_outage(error: BaseException) -> bool:
 
 
 def is_its_own(error: BaseException, partition: int) -> bool:
-    """Return whether a record of a transaction was refused for its own sake: another transaction would refuse it too.
+    """Return whether a transaction's record was refused because of itself, so that any transaction would refuse it.
 
     >>> is_its_own(errors.UnknownTopicOrPartitionError(), -1), is_its_own(errors.UnknownTopicOrPartitionError(), 0)
     (True, False)
 
     Args:
-        error: what the producer says.
-        partition: -1: the record did not come as far as that.
+        error: the producer's error.
+        partition: -1: none was chosen yet.
     """
     if isinstance(error, errors.KafkaTimeoutError) or is_outage(error):
         return False
@@ -125,13 +126,13 @@ def error_of_all(component: str, topic: str, error: BaseException) -> BrokerErro
 
 
 def error_of_record(component: str, place: str, where: str, error: BaseException) -> RecordError:
-    """Return why a tuple fails.
+    """Return the error with which a tuple fails.
 
     Args:
         component: the bolt; empty: it is not named.
         place: the coordinates of the record from which the tuple came, or nothing.
         where: to which topic, or partition, it was to go.
-        error: what the producer says.
+        error: the producer's error.
     """
     otherwise = "see the broker's log"
     what = f"not written to {where}: {describe(error)}"
@@ -143,12 +144,12 @@ def error_of_record(component: str, place: str, where: str, error: BaseException
     elif type(error) is ValueError:
         what, otherwise = str(error), "name a topic and a partition that there are"
     cures = [cure for kind, cure in CURES.items() if isinstance(error, kind)]
-    if isinstance(error, errors.InvalidRecordError):  # what brokers say of each of several bad records in a batch
+    if isinstance(error, errors.InvalidRecordError):  # the brokers' error for each of several bad records in a batch
         cures = [cure for word, cure in OF_INVALID.items() if word in str(error)] + cures
     who = f"{component}: " if component else ""
     kind = UnavailableError if is_outage(error) else RecordError
     found = kind(f"{place}{who}{what}", cure=cures[0] if cures else otherwise)
-    found.__context__, found.__suppress_context__ = error, True  # to be looked at, and not to be logged once more
+    found.__context__, found.__suppress_context__ = error, True  # for inspection, but not logged a second time
     return found
 
 
@@ -157,18 +158,18 @@ def error_of_record(component: str, place: str, where: str, error: BaseException
 
 ASYNCHRONOUS, SYNCHRONOUS, FORGET = "asynchronous", "synchronous", "fire_and_forget"
 LOOK_EVERY = 64
-"""Records between two looks at results and at the buffer."""
+"""Records between two checks of the results and the buffer."""
 LOOK_S = 0.005
-"""How often the engine is to ask while something is out."""
+"""How often the engine should call while records are in flight."""
 FULL_S_MAX = 1.0
 FULL_LOOK_S = 0.002
 SYNCHRONOUS_S_MAX = 4.0
-"""On Storm no call may take longer than 5 s. A record without its answer by then gets it later."""
+"""On Storm no call may take longer than 5 s. A record not answered by then is answered later."""
 _ROW_ERRORS_MAX = 3
 """Records of a chunk that an error names."""
 
 Heard = Callable[[Any, Sent], None]
-"""A user's callback: a tuple, or a row of a chunk, and what became of it."""
+"""A user's callback: it gets a tuple, or a row of a chunk, and the result."""
 
 
 class Acks(Protocol):
@@ -183,11 +184,11 @@ class Acks(Protocol):
         """Fail one."""
 
     def place_of(self, tup: Any, row: int | None) -> str:
-        """Return the coordinates of a tuple's record, or of a row's, with a colon; or nothing."""
+        """Return the coordinates of a tuple's or row's record with a colon, or an empty text."""
 
 
 class Chunk:
-    """A chunk on its way: acked when all of its records are written."""
+    """A chunk in flight: acked when all of its records are written."""
 
     __slots__ = ("errors", "left", "tup")
 
@@ -220,10 +221,10 @@ class Sending:
         clock: what time is.
         log: where warnings go.
         mode: see above.
-        buffer_bytes: at so many the buffer is full.
-        age_s_max: so old may the oldest record of the buffer be.
+        buffer_bytes: the size at which the buffer is full.
+        age_s_max: the greatest age of the oldest record in the buffer.
         one_topic: whether all records go to one topic.
-        heard: hears each result.
+        heard: called with each result.
     """
 
     def __init__(
@@ -298,7 +299,7 @@ class Sending:
         self.bytes += sent_bytes
 
     def after_sending(self) -> None:
-        """Look at results, and wait while the buffer is full."""
+        """Check the results, and wait while the buffer is full."""
         self._since_look = 0
         if self._mode == SYNCHRONOUS:
             with suppress(KafkaError):
@@ -317,17 +318,17 @@ class Sending:
     # --- answers in -------------------------------------------------------------------------------------
 
     def look_at(self) -> float | None:
-        """Return when results should be looked at; None: nothing is out."""
+        """Return when to check the results next; None if no record is in flight."""
         return self._look_due if self.in_flight else None
 
     def hand_over(self) -> None:
-        """Send what lingers, and settle what is answered; wait for nothing."""
+        """Send lingering records and settle answered ones, without waiting."""
         if self.in_flight:
             self._producer.acknowledged()
         self.collect()
 
     def collect(self) -> bool:
-        """Settle the tuples whose records are answered; return whether there were any.
+        """Settle the tuples of answered records; return whether there were any.
 
         Raises:
             BrokerError: nothing can be written any more.
@@ -358,7 +359,7 @@ class Sending:
             self._tell(self._heard, sent)
 
     def _rows_done(self, tokens: Sequence[Any]) -> list[Any]:
-        """Count rows of chunks; return the tokens that are tuples, those of chunks that are done among them."""
+        """Count rows of chunks; return the tokens that are tuples, including the tuples of finished chunks."""
         done = []
         for token in tokens:
             if type(token) is not _Token:
@@ -396,7 +397,7 @@ class Sending:
                 self._bolt.fail_because(token, error_of_record(name, self._bolt.place_of(token, None), where, error))
 
     def _fail_chunk(self, chunk: Chunk) -> None:
-        """Fail a chunk, and tell the first of its records that were not written."""
+        """Fail a chunk; the error names the first record that was not written."""
         own = [each for each in chunk.errors if not is_outage(each[2])]
         row, where, error = min(own or chunk.errors, key=lambda each: each[0])
         reason = error_of_record(str(self._bolt.component_name), self._bolt.place_of(chunk.tup, row), where, error)
@@ -408,7 +409,7 @@ class Sending:
         self._bolt.fail_because(chunk.tup, reason)
 
     def _tell(self, heard: Heard, sent: Sent) -> None:
-        """Tell the user's callback; one that raises is logged."""
+        """Call the user's callback; log its exceptions."""
         for number, token in enumerate(sent.tokens):
             offset = sent.offset + number if sent.offset >= 0 else -1
             tup = token.chunk.tup if type(token) is _Token else token
@@ -419,7 +420,7 @@ class Sending:
                     self._log.exception("%s: produce.callback raised", self._bolt.component_name)
 
     def report(self) -> dict[str, float]:
-        """Return how many records were written, refused, and are out."""
+        """Return how many records were written, were refused and are in flight, and more metrics."""
         return {
             "sent": self.sent,
             "refused": self.refused,
@@ -433,28 +434,28 @@ class Sending:
     # --- the end ----------------------------------------------------------------------------------------
 
     def flush(self, timeout_s: float) -> None:
-        """Wait for the answers, at most so long, and settle what has one."""
+        """Wait for the answers, at most ``timeout_s``, and settle answered records."""
         if self.in_flight:
             with suppress(KafkaError):
                 self._producer.flush(timeout_s)
         self.collect()
 
     def release(self) -> None:
-        """Release the producer; what has no answer fails, and may have been written."""
+        """Release the producer; unanswered records fail, though they may have been written."""
         self._producer.close()
         self.collect()
 
     def close(self, timeout_s: float) -> None:
-        """Flush, and release the producer; what has no answer fails, and may have been written."""
+        """Flush, and release the producer; unanswered records fail, though they may have been written."""
         self.flush(timeout_s)
         self.release()
 
 
 class TransactionalSending(Sending):
-    """Sends what is part of a transaction: after one refusal all of it comes again, so other records do not fail."""
+    """Sends the records of a transaction: after one refusal all of them come again, so the others do not fail."""
 
     broken = ""
-    """Why the transaction can only be aborted; empty: all that was answered is in it."""
+    """Why the transaction can only be aborted; empty: it holds all answered records."""
     check: Callable[[BaseException], None] | None = None
     """Raises an error that concerns all transactions to come."""
 
@@ -469,7 +470,7 @@ class TransactionalSending(Sending):
         what = f"a record for {sent.topic} was refused"
         if is_its_own(error, sent.partition):
             super()._refuse(sent)
-        else:  # it comes again with its transaction, and is not to blame
+        else:  # it comes again with its transaction, and is not the cause
             what = f"records for {sent.topic} were not written"
             self._bolt.ack_many(self._rows_done(sent.tokens))
         self.broken = self.broken or f"{what}: {describe(error)}"

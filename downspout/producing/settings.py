@@ -1,4 +1,4 @@
-"""The settings ``produce.*``: what they contradict, and what they mean for the client."""
+"""The settings ``produce.*``: contradictions among them, and the client's properties that follow."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ RETRY_BACKOFF_MS = 50
 TOPIC_WAIT_MS = 5_000
 """How long a record waits for a topic that does not exist."""
 TRANSACTION_MS_MORE = 60_000
-"""What the time-out of a transaction has beyond the message timeout."""
+"""How much longer than the message timeout a transaction's time-out is."""
 TRANSACTION_MS_MAX = 900_000
 """The broker's default of ``transaction.max.timeout.ms``."""
 CONNECTING = ("security_", "ssl_", "sasl_")
@@ -35,7 +35,7 @@ def produce_settings(conf: Mapping[str, Any]) -> dict[str, Any]:
     """Return the settings of the scope.
 
     Raises:
-        ConfigError: one is unknown, malformed or out of range.
+        ConfigError: a setting is unknown, malformed or out of range.
     """
     return parse_scope(conf, "produce")
 
@@ -46,11 +46,11 @@ def message_timeout_s(conf: Mapping[str, Any]) -> float:
 
 
 def check(conf: Mapping[str, Any], *, is_whole: bool = True) -> None:
-    """Raise a ConfigError, or a MissingExtraError, where the settings cannot be.
+    """Raise a ConfigError or a MissingExtraError if the settings are invalid.
 
     Args:
         conf: the configuration.
-        is_whole: whether all settings are in it, and none comes from a file or from the topology.
+        is_whole: whether it has all settings, so that none comes from a file or from the topology.
     """
     settings = produce_settings(conf)
     is_told = settings["mapper"] is not None or "topic" in fields_of(settings)
@@ -125,7 +125,7 @@ def _check_transactional(settings: Mapping[str, Any], conf: Mapping[str, Any]) -
 
 
 def transaction_ms_max(conf: Mapping[str, Any]) -> int:
-    """Return how long a transaction may be open: until it is to end, and until what is out then has timed out."""
+    """Return how long a transaction may be open: until it should end, plus the timeout of the tuples then in flight."""
     return int(parse_scope(conf, "kafka")["transaction_ms"] + message_timeout_s(conf) * 1000)
 
 
@@ -136,7 +136,7 @@ def producer_client(
 
     Args:
         settings: the scope ``produce``.
-        client: ``kafka.client.…``, of which the cluster takes what says how to connect.
+        client: ``kafka.client.…``; the cluster itself uses the connection properties.
         timeout_s: the message timeout.
         transaction_ms: the length of a transaction.
     """

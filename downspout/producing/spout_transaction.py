@@ -54,7 +54,7 @@ class PartitionCommit(NamedTuple):
 
     @property
     def entry(self) -> OffsetAndMetadata:
-        """Return it as the producer takes it."""
+        """Return the commit as the producer's type."""
         return OffsetAndMetadata(self.offset, self.metadata, -1)
 
 
@@ -86,13 +86,13 @@ class SpoutMessage(NamedTuple):
     spout: str
     """Component and index of the task."""
     session: str
-    """A new one at each start and after each abort; what belongs to an earlier one is refused."""
+    """A new one at each start and after each abort; messages of an earlier one are refused."""
     partitions: Mapping[TopicPartition, PartitionCommit]
     membership: GroupMembership = GroupMembership("")
     dead_letters: Sequence[SentDeadLetter] = ()
 
     def text(self) -> str:
-        """Return it as JSON."""
+        """Return the message as JSON."""
         return json.dumps(
             [
                 self.kind, self.spout, self.session, [[*tp, *found] for tp, found in self.partitions.items()],
@@ -102,7 +102,7 @@ class SpoutMessage(NamedTuple):
 
     @classmethod
     def of(cls, text: str) -> SpoutMessage:
-        """Return the message of a text."""
+        """Parse the JSON of :meth:`text`."""
         kind, spout, session, partitions, membership, dead_letters = json.loads(text)
         return cls(
             kind, spout, session,
@@ -131,7 +131,7 @@ def _bytes(text: object) -> bytes | None:
 
 
 class CommittedOffsets:
-    """The offsets of a partition that a commit says are done. A look-up is O(log ranges).
+    """The offsets of a partition that a commit marks as done. A look-up is O(log ranges).
 
     >>> done = CommittedOffsets(PartitionCommit(""))
     >>> 0 in done
@@ -145,7 +145,7 @@ class CommittedOffsets:
         self.base, self._topic_id = progress.offset, progress.topic_id
         self._starts = [start for start, _ in found]
         self._ends = [end for _, end in found]
-        self.end = self._ends[-1] if found else self.base  # From here on none is
+        self.end = self._ends[-1] if found else self.base  # No offset from here on is done
 
     def is_of_another_topic(self, topic_id: str) -> bool:
         """Return whether a record is of an earlier topic of this name."""
@@ -192,21 +192,21 @@ class PartitionResults:
         self.committed(progress)
 
     def committed(self, progress: PartitionCommit) -> None:
-        """Go on from what is committed now."""
+        """Continue from a new commit."""
         self.done = CommittedOffsets(progress)
         self.forget()
 
     def forget(self) -> None:
-        """Go on without what is in the transaction: it is ended."""
+        """Drop the results of the transaction, which has ended."""
         self._one_by_one.clear()
         self._runs.clear()
 
     # --- results in -------------------------------------------------------------------------------------
 
     def is_new(self, origin: Origin, topic: str, record: Outgoing) -> bool:
-        """Take note of a result; return whether it is neither committed nor in the transaction.
+        """Record a result; return whether it is neither committed nor in the transaction.
 
-        It runs for each record.
+        This runs for each record.
 
         Raises:
             RecordError: another result has the same origin.
@@ -229,10 +229,10 @@ class PartitionResults:
         return False
 
     def are_new(self, offsets: Offsets, path: str, rows: Sequence[Row]) -> bool:
-        """Take note of the results of a chunk, if it can be seen from their offsets that each is new; else of none.
+        """Record the results of a chunk if their offsets show that all are new; otherwise record none.
 
         Returns:
-            Whether they are; if not, each is to be asked about.
+            Whether all are new; if False, call :meth:`is_new` for each.
         """
         first, last = int(offsets[0]), int(offsets[-1])
         if self._one_by_one or first < self.done.end or not bool((offsets[1:] > offsets[:-1]).all()):
@@ -244,11 +244,11 @@ class PartitionResults:
         return True
 
     def _place(self, offset: int) -> int:
-        """Return which run is the first that ends at an offset or behind it."""
+        """Return the index of the first run that ends at or after an offset."""
         return bisect_left(self._runs, offset, key=lambda run: run.last)
 
     def _run_between(self, first: int, last: int) -> _Run | None:
-        """Return a run that has something in common with these offsets, or lies between them, or around them."""
+        """Return a run that overlaps the span of these offsets, or None."""
         at = self._place(first)
         return self._runs[at] if at < len(self._runs) and self._runs[at].offsets[0] <= last else None
 
@@ -261,7 +261,7 @@ class PartitionResults:
     # --- the end ----------------------------------------------------------------------------------------
 
     def not_in(self, done: CommittedOffsets, dead: Collection[int]) -> int | None:
-        """Return an offset with a result in the transaction that is not done, or dead; None: there is none."""
+        """Return an offset that has a result in the transaction but is not done, or is dead; None if there is none."""
         if dead:
             self._keep_one_by_one()
         beyond = [offset for offset, _, _ in self._one_by_one if offset >= done.base or offset in dead]
@@ -273,14 +273,14 @@ class PartitionResults:
 # --- The transaction of one spout task ---
 
 ANSWER_S_MAX = 4.0
-"""How long the brokers may take for each of: the offsets, the commit, the abort."""
+"""How long the brokers may take for each step: the offsets, the commit, the abort."""
 
 NewSending = Callable[[str], "tuple[TransactionalPort, TransactionalSending]"]
-"""Makes the producer of a transactional id, and what sends with it."""
+"""Makes the producer of a transactional id, and the Sending that uses it."""
 
 
 class Refused(Exception):
-    """A message of the spout is answered by a fail; the text says why."""
+    """The reason why a message of the spout is failed."""
 
 
 class SpoutTransaction:
@@ -305,17 +305,17 @@ class SpoutTransaction:
         """With what the brokers refuse the producer; whether another has its place is asked before the next one."""
         self.results: dict[TopicPartition, PartitionResults] = {}
         """By partition of the input, as soon as it is known what is committed of it."""
-        self._counted = Counter[str]()  # by producers before the present one
+        self._counted = Counter[str]()  # by producers before the current one
         self.committed = self.aborted = self.fenced = self.repeated = 0
 
     # --- the session ------------------------------------------------------------------------------------
 
     def open(self, session: str, *, is_needed: bool) -> None:
-        """Abort what is open; afterwards nothing of an earlier session can be committed.
+        """Abort the open transaction; afterwards no result of an earlier session can be committed.
 
         Args:
             session: the spout's.
-            is_needed: whether results are to come.
+            is_needed: whether results will come.
 
         Raises:
             KafkaError, SilentBrokersError: the brokers do not answer in time; open again.
@@ -335,7 +335,7 @@ class SpoutTransaction:
         self.session = session
 
     def _look_for_successor(self) -> None:
-        """Raise if another producer has fenced ours: to begin anew would fence that one in turn."""
+        """Raise if another producer has fenced ours: a new producer would fence that one in turn."""
         error, producer = self._fenced, self._producer
         if error is not None and producer is not None and producer.has_successor():
             raise TakenOverError(
@@ -346,28 +346,28 @@ class SpoutTransaction:
         self._fenced = None  # the brokers have aborted a transaction that took too long: this process stood still
 
     def start(self, positions: Mapping[TopicPartition, PartitionCommit]) -> None:
-        """Take note of what is committed already."""
+        """Record the commits that partitions start from."""
         self.results = {tp: PartitionResults(progress) for tp, progress in positions.items()}
 
     def report(self) -> Counter[str]:
-        """Return the metrics of all that was sent."""
+        """Return the metrics of all producers so far."""
         found = self._counted.copy()
         if self.sending is not None:
             found.update(self.sending.report())
         return found
 
     def taint(self, why: str) -> None:
-        """Let the transaction be aborted when its end comes."""
+        """Mark the transaction to be aborted when it ends."""
         self._why = self._why or why
 
     def lose(self) -> None:
-        """Another spout has a partition of this session: results may be in its transaction now."""
+        """Note that another spout has a partition of this session: its transaction may hold results now."""
         self.session = ""
         self.taint("a partition has another owner")
 
     @property
     def sends(self) -> TransactionalSending:
-        """What sends with its producer."""
+        """The Sending that uses its producer."""
         assert self.sending is not None
         return self.sending
 
@@ -381,7 +381,7 @@ class SpoutTransaction:
     # --- results in -------------------------------------------------------------------------------------
 
     def takes(self, results: PartitionResults, origin: Origin, topic: str, record: Outgoing) -> bool:
-        """Return whether a result is to be sent: it is new, and the transaction may still be committed.
+        """Return whether to send a result: it is new, and the transaction can still be committed.
 
         Raises:
             RecordError: another result has the same origin.
@@ -396,7 +396,7 @@ class SpoutTransaction:
         return True
 
     def takes_all(self, results: PartitionResults, offsets: Offsets, path: str, rows: Sequence[Row]) -> bool:
-        """Return whether all results of a chunk are to be sent; if not, each is to be asked about."""
+        """Return whether to send all results of a chunk; if False, call :meth:`takes` for each."""
         if self.why() or not results.are_new(offsets, path, rows):
             return False
         if not self._is_begun:
@@ -418,8 +418,8 @@ class SpoutTransaction:
         """Commit the transaction with these offsets, or abort it.
 
         Raises:
-            Refused: it is aborted, or its outcome is not known.
-            BrokerError: nothing can be written any more.
+            Refused: it was aborted, or its outcome is unknown.
+            BrokerError: no record can be written any more.
         """
         if why := self.why() or self._uncovered(message):
             self._end()
@@ -454,7 +454,7 @@ class SpoutTransaction:
         """Send the dead letters, and wait for all answers.
 
         Raises:
-            BrokerError: one can never be written.
+            BrokerError: a dead letter can never be written.
         """
         for _, _, topic, key, value, headers, timestamp_ms in dead_letters:
             producer.send(topic, key=key, value=value, headers=headers, partition=None, timestamp_ms=timestamp_ms)
@@ -474,7 +474,7 @@ class SpoutTransaction:
             ) from error
 
     def _uncovered(self, message: SpoutMessage) -> str:
-        """Return which record has results in the transaction, though it failed: as its offset is not done, or dead."""
+        """Name a failed record (its offset is not done, or dead) with results in the transaction; empty: none."""
         for tp, results in self.results.items():
             dead = {each.offset for each in message.dead_letters if each.tp == tp}
             done = CommittedOffsets(message.partitions.get(tp, PartitionCommit("")))
@@ -483,7 +483,7 @@ class SpoutTransaction:
         return ""
 
     def check(self, error: BaseException) -> None:
-        """Take an error of the transaction; raise what concerns all transactions to come."""
+        """Process an error of the transaction; raise it if it concerns all later transactions."""
         if isinstance(error, FENCED):
             self.fenced += self._fenced is None
             self._fenced = error
@@ -497,7 +497,7 @@ class SpoutTransaction:
             raise error_of_all(self._name, "the transaction", error) from error
 
     def _end(self) -> None:
-        """Abort what is open. Where the brokers do not answer, the next producer's start aborts it."""
+        """Abort the open transaction. If the brokers do not answer, the next producer's start aborts it."""
         producer = self._producer
         if self._is_begun and producer is not None and not producer.is_over:
             try:
@@ -518,7 +518,7 @@ class SpoutTransaction:
             self.sending.broken = ""
 
     def close(self, log: logging.Logger) -> None:
-        """Abort what is open, so that no reader waits for its time-out, and release the producer."""
+        """Abort the open transaction, so that no reader waits for its time-out, and release the producer."""
         try:
             self._end()
         except (errors.KafkaError, BrokerError) as error:

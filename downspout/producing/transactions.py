@@ -1,21 +1,21 @@
 """Exactly once from Kafka to Kafka: the results of a spout's records, and its offsets, in one transaction.
 
 Each task of the sink has one transactional producer for each spout task whose records it gets. The spout says when a
-transaction ends: it stops emitting, waits until all that is out has its answer, and sends the offsets to commit
+transaction ends: it stops emitting, waits until all tuples in flight are answered, and sends the offsets to commit
 (:mod:`downspout.producing.spout_transaction`). So a transaction then holds the results of whole records, and it is
 committed only if the offsets cover all of them. If a record fails after some of its results were sent, the transaction
 is aborted, and all of it comes again.
 
 **Late tuples.** A tuple that timed out is emitted again while the first may still be in flight, into this transaction
-or a later one. A result of a committed offset is dropped, and so is one that the transaction holds already. Results are
-told apart by their origin, as rows are in the Parquet sink, and by their topic. Those of a chunk are kept as columns as
-long as no other result has an offset between its first and its last; then they are kept one by one until the
+or a later one. A result is dropped if its offset is committed or the transaction already holds it. Results are
+identified by their origin, like rows in the Parquet sink, and by their topic. The results of a chunk are kept as
+columns while no other result has an offset between its first and last; then they are kept one by one until the
 transaction ends.
 
 **Fencing.** The transactional id is made of the names and numbers of the topology, sink and spout tasks. An ``open``
-makes a new producer if there is none, or aborts what is open: nothing that was sent before can be committed once the
-spout reads its committed offsets. Kafka refuses the offsets of a member that has left the group. A partition that
-another spout opens is taken out of the first one's transaction, which can then only be aborted.
+makes a new producer if there is none, or aborts the open transaction: no earlier result can be committed once the spout
+reads its committed offsets. Kafka refuses the offsets of a member that has left the group. A partition that another
+spout opens is taken out of the first one's transaction, which can then only be aborted.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ from downspout.producing.spout_transaction import (
 )
 
 Destination = tuple[SpoutTransaction, PartitionResults, TransactionalSending]
-"""Where results of a partition go, what of them is there, and what sends them."""
+"""The transaction for results of a partition, the results it holds, and the Sending."""
 
 
 class Results(Acks, Protocol):
@@ -61,13 +61,13 @@ class Results(Acks, Protocol):
 
 
 class Transactions:
-    """The transactions of one task of the sink: what :class:`~downspout.producing.sending.Sending` is without them.
+    """The transactions of one sink task; it replaces :class:`~downspout.producing.sending.Sending`.
 
     Args:
         bolt: acks and fails.
         prefix: of its transactional ids: topology, sink and task.
         new: makes a producer.
-        owns: whether the results of a partition are this task's; others are another task's.
+        owns: whether this task sends the results of a partition; another task sends the others.
         log: where warnings go.
     """
 
@@ -89,7 +89,7 @@ class Transactions:
         """Tuples of partitions that no spout has opened: they come again."""
 
     def of(self, origin: Origin) -> Destination | None:
-        """Return where results of a record go; None: they are not to be sent here."""
+        """Return the destination of a record's results; None: this task does not send them."""
         place = origin[:3]
         try:
             return self._found[place]
@@ -116,7 +116,7 @@ class Transactions:
     # --- results in, as of a Sending --------------------------------------------------------------------
 
     def send(self, tup: Any, topic: str, record: Outgoing) -> None:
-        """Send the record of a tuple; one that is not to be sent is acked."""
+        """Send the record of a tuple, or ack it if it need not be sent."""
         try:
             origin = self._bolt.origin_of(tup)
             found = self._found.get(origin[:3]) or self.of(origin)
@@ -128,7 +128,7 @@ class Transactions:
             self._bolt.fail_because(tup, self._placed(tup, None, error))
 
     def send_chunk(self, tup: Any, rows: Sequence[Row]) -> None:
-        """Send the records of a chunk; those that are not to be sent count as done."""
+        """Send the records of a chunk; records that need not be sent count as done."""
         taken: dict[SpoutTransaction, list[Row]] = {}
         row = None
         try:
@@ -154,7 +154,7 @@ class Transactions:
             transaction.sends.after_sending()
 
     def _take_whole(self, column: Any, rows: Sequence[Row], taken: dict[SpoutTransaction, list[Row]]) -> bool:
-        """Take all rows of a chunk, if they are of one partition and all new; return whether that is so."""
+        """Take all rows of a chunk if they are of one partition and all new; return whether they are."""
         first = common_of(column)
         found = self.of(first) if first is not None and rows else None
         if first is None or found is None:

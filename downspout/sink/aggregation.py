@@ -1,12 +1,12 @@
-"""Partial aggregates: what a flush adds up, to be finished by whoever reads.
+"""Partial aggregates: a flush aggregates its rows, and a reader combines the results.
 
 An aggregate is declared as ``count`` (rows), or ``function:column`` with sum, min, max or count (values that are not
 null). Its column is named ``count`` or ``function_column``. Rows are folded *after* the check against the log, so each
-row is added up in exactly one committed file. Sums and counts are finished by adding, minima and maxima by min and
+row is aggregated in exactly one committed file. Readers combine sums and counts by adding, minima and maxima by min and
 max. A mean is a sum and a count.
 
 A key is a column, or a window of one (``windows.py``), which becomes the columns ``window_start`` and ``window_end``.
-With a window, rows of windows that were final when they came are told apart (``late_rows``).
+With a window, rows whose windows were already final are counted separately (``late_rows``).
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ ROWS = Aggregate("count", None)
 
 @dataclass(frozen=True)
 class Aggregation:
-    """What is added up, and by which keys.
+    """Which columns are aggregated, and by which keys.
 
     >>> columns = Columns.parse(["route:string", "delay:int16", "at:timestamp"])
     >>> made = Aggregation.parse(["route", "window(at, 1 hour)"], ["count", "sum:delay"], columns)
@@ -63,7 +63,7 @@ class Aggregation:
         """Return what the settings ``parquet.keys`` and ``parquet.aggregates`` declare.
 
         Raises:
-            ConfigError: a column is not there, cannot be used so, or there would be two of one name.
+            ConfigError: a column is missing or has an unsuitable type, or two would have one name.
         """
         if not keys:
             raise ConfigError("parquet.keys is not set", cure=f"some of {', '.join(columns.names)}")
@@ -87,7 +87,7 @@ class Aggregation:
 
     @classmethod
     def logged(cls, words: Sequence[str]) -> Aggregation | None:
-        """Return what the words of a commit log say; None where the rows are no aggregates."""
+        """Parse the words of a commit log; None if the rows are no aggregates."""
         keys = [word[4:] for word in words if word.startswith("key ") and ":" not in word]
         names = [word for word in words if ":" not in word and not word.startswith(("/", "key "))]
         parts = [name.partition("_") for name in names]
@@ -95,7 +95,7 @@ class Aggregation:
 
     @property
     def words(self) -> list[str]:
-        """It as a commit log holds it, besides the columns: partial results of other ones do not mix.
+        """Its form in a commit log, beside the columns: partial results of different aggregations must not mix.
 
         >>> made = Aggregation(("route", Window("at", 60_000_000, 60_000_000)), (Aggregate("sum", "delay"),))
         >>> made.words, Aggregation.logged(made.words) == made
@@ -118,9 +118,8 @@ class Aggregation:
         """Return one row per key; with a window the column ``late_rows`` too, by the watermark in µs.
 
         Types do not depend on the data: counts and sums of whole numbers are int64, of floats float64, of decimals
-        ``decimal(38,s)``; minima and maxima keep their type. Where a sum might be too large for its type, which Arrow
-        would not say, two halves of the rows are folded by themselves, and so on: a key then has several partial
-        aggregates.
+        ``decimal(38,s)``; minima and maxima keep their type. If a sum might overflow its type, which Arrow would not
+        report, the rows are halved until it cannot: a key then has several partial aggregates.
 
         >>> rows = pa.table({"route": ["a", "b", "a"], "delay": [1, 2, None]})
         >>> made = Aggregation(("route",), (Aggregate("count", None), Aggregate("sum", "delay")))
@@ -150,7 +149,7 @@ class Aggregation:
         return self._finished(partials, {})
 
     def _check_sums(self, partials: pa.Table, name: str) -> None:
-        """Raise where a sum goes beyond its type: Arrow's sums begin again at the other end."""
+        """Raise if a sum overflows its type: Arrow's sums wrap around."""
         column: Any = partials.column(name)
         wide = pa.decimal256(76, getattr(column.type, "scale", 0))
         keys: dict[str, Any] = {key: partials.column(key) for key in self.keys}

@@ -1,9 +1,9 @@
-"""Compaction while a topology runs: a process that the sink's first task starts from time to time.
+"""Compaction while a topology runs, in a process that the sink's first task starts from time to time.
 
-It is a process because a compaction needs memory and a processor for a while, and the sink's task must go on. It may
-end at any moment and may run beside others (``compact.py``), so nothing waits for it, and it stops with the sink's
-process. Merged files stay merged, and the next compaction continues: soon after a sink's start, so that a sink that
-restarts often compacts too, and soon after an error.
+It is a process because a compaction needs memory and CPU time, and the sink's task must go on. It may end at any moment
+and run beside others (``compact.py``), so nothing waits for it, and it stops with the sink's process. Merged files stay
+merged, and the next compaction continues: soon after a sink's start, so that a sink that restarts often compacts too,
+and soon after an error.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ SOON_S = 5.0  # From a sink's start to its first compaction; to the next try aft
 
 
 class Alongside:
-    """Compacts a directory every so often.
+    """Compacts a directory periodically.
 
     Args:
         directory: the sink's.
         every_s: seconds from the start of one to the start of the next; less up to the first, and after an error.
-        clock: what says when.
+        clock: the time source.
         storage_options: how an object store is reached.
     """
 
@@ -50,7 +50,7 @@ class Alongside:
         self._said: IO[bytes] | None = None
 
     def look(self) -> None:
-        """Start a compaction if it is time for one, and tell how the last one ended."""
+        """Start a compaction if one is due, and log how the last one ended."""
         if self._process is not None and self._process.poll() is not None:
             self._tell(self._process.returncode)
         now = self._clock.monotonic()
@@ -97,7 +97,7 @@ class Alongside:
         self._process = self._said = None
 
     def stop(self) -> None:
-        """End the compaction that is under way; what it has not committed is swept later."""
+        """End the running compaction; its uncommitted files are swept later."""
         if self._process is not None:
             self._process.terminate()
             try:

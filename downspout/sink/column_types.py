@@ -74,10 +74,10 @@ class Kind:
 
 @lru_cache(maxsize=1024)
 def kind_of(text: str) -> Kind:
-    """Return what a type's text declares.
+    """Parse the text of a type.
 
     Raises:
-        ValueError: no such type. Its arguments are what is wrong, and what to write in its place.
+        ValueError: no such type. Its arguments are the error, and what to write instead.
     """
     return _parse(text.strip(), 0)
 
@@ -165,7 +165,7 @@ Values = Sequence[Any]
 
 
 class ExactNumber(float):
-    """A float that knows the text it was read from, so that a column of exact numbers gets every digit.
+    """A float that keeps its source text, so that a column of exact numbers gets every digit.
 
     >>> to_array([ExactNumber("12345678901234567.89")], "decimal(20,2)").to_pylist()
     [Decimal('12345678901234567.89')]

@@ -54,12 +54,11 @@ BINS_OPEN_MAX = 200  # Else many files of half the target would each look at all
 
 
 def plan(files: Iterable[DataFile], target_bytes: int = TARGET_BYTES) -> list[list[DataFile]]:
-    """Return which files are to become one, in the order of the log; no file stands twice.
+    """Return the groups of files to merge, in the order of the log; no file is in two groups.
 
-    Files of one Hive folder that are smaller than the target fill bins of that size, each the first of the last
-    :data:`BINS_OPEN_MAX` where it fits.
-    A file that outweighs all others of its bin is left out: so a row is written again only when its file grows by a
-    quarter, and compacting after each small flush does not write the whole directory each time.
+    Files of one Hive folder that are smaller than the target fill bins of that size: each goes to the first of the last
+    :data:`BINS_OPEN_MAX` bins with room. A file that outweighs all others of its bin is left out: so a row is rewritten
+    only when its file grows by a quarter, and compacting after each small flush does not rewrite the whole directory.
 
     >>> files = [DataFile(f"a=1/{n}", 1, n * 1_000_000) for n in (90, 2, 3, 200)] + [DataFile("b", 1, 5)]
     >>> [[file.path for file in one] for one in plan(files, 100_000_000)]
@@ -107,7 +106,7 @@ ROW_GROUP_BYTES = 64 << 20  # In memory. A row group that spans more is closed e
 
 @dataclass(frozen=True)
 class Source:
-    """A file to merge: what the log says of it, and what it holds."""
+    """A file to merge: its log entry and its content."""
 
     file: DataFile
     content: bytes
@@ -125,7 +124,7 @@ class Source:
         return metadata.row_group(0).column(0).compression.lower() if has_columns else "zstd"
 
     def check(self, path: object) -> None:
-        """Raise a SinkError if it is not what the log says of it."""
+        """Raise a SinkError if the file does not match its log entry."""
         try:
             rows = self.parquet.metadata.num_rows
         except pa.ArrowException as error:
@@ -231,11 +230,11 @@ class Compacted:
     """What a compaction did.
 
     Attributes:
-        files_before, bytes_before: what counted at the beginning.
-        files_after, bytes_after: what counts at the end; other writers' flushes are among them.
+        files_before, bytes_before: the directory's files at the beginning.
+        files_after, bytes_after: the directory's files at the end; other writers' flushes are included.
         merged: files that were replaced.
-        made: files that took their place.
-        gave_way: merged files that were given up, because somebody else was faster.
+        made: files that replaced them.
+        gave_way: merged files that were dropped, because another writer was faster.
         swept: staged files of stopped writers that were deleted.
         deleted: replaced files that were deleted, being old enough.
         snapshots: readers' snapshots that were deleted, being old enough.
@@ -259,19 +258,18 @@ class Compactor:
     """Compacts a sink's directory, while others write to it and read from it.
 
     Args:
-        directory: what ``parquet.directory`` says.
-        target_bytes: no file is made larger than that, and none that is as large is touched. Memory: about four times
-            as much.
+        directory: as in ``parquet.directory``.
+        target_bytes: the size limit of merged files; larger files are not touched. Memory: about four times as much.
         keep_s: how long replaced files are kept, in seconds.
-        sweep_after_s: from which age on staged files are those of a dead writer, in seconds.
-        forget_missing: files that the log names and that are gone count no more; else they are an error.
-        say: hears a line for each file that is made.
+        sweep_after_s: the age in seconds at which the writer of staged files is presumed dead.
+        forget_missing: whether to drop missing files from the log; otherwise they are an error.
+        say: called with a line for each merged file.
         disk: the file operations.
         clock: for ages and time stamps.
         writer: the name of this incarnation; unique.
 
     Raises (from ``run`` and ``plan``):
-        SinkError: it is no sink's directory, it is damaged, or the disk says no.
+        SinkError: it is no sink's directory, it is damaged, or the disk fails.
     """
 
     def __init__(
@@ -313,7 +311,7 @@ class Compactor:
         return plan(self.log.files.values(), self._target_bytes)
 
     def missing(self) -> list[str]:
-        """Return the files that count and are gone: what ``forget_missing`` would forget. Changes nothing."""
+        """Return the committed files that are gone: those that ``forget_missing`` would drop. Changes nothing."""
         return self._recovery.gone()
 
     def run(self) -> Compacted:
@@ -380,11 +378,11 @@ class Compactor:
         self._writer = self.log.unfenced(self._name)
 
     def _gone_before(self) -> int:
-        """Return the number below which no entry has removed a file that is still in sight, or may come into it.
+        """Return the number below which no entry has removed a file that is still visible or may become so.
 
-        A file goes one way: from staging into sight, from there away. So one that is not seen in staging, and after
-        that not in sight, is away for good, whoever else may be moving it; as soon as that is durable, for a power cut
-        would bring it back.
+        A file moves one way: from staging to its final name, from there away. So a file that is not in staging, and
+        after that not visible, is gone for good, whoever else may be moving it; as soon as that is durable, since a
+        power cut would bring it back.
         """
         length = self.log.length
         near = self._near() if self.log.removed else set()
@@ -395,7 +393,7 @@ class Compactor:
         return min(lingering, default=length)
 
     def _near(self) -> set[str]:
-        """Return the removed files that are in sight or may come into it."""
+        """Return the removed files that are visible or may become so."""
         layout = self.log.layout
         if not self.disk.is_remote:
             places = layout.places[:2]
@@ -415,7 +413,7 @@ class Compactor:
         return self._times[number]
 
     def _forget(self) -> None:
-        """Let the log say that files which are gone count no more. What they covered stays covered."""
+        """Drop missing files from the log. Their rows remain covered."""
         while gone := self._recovery.gone():
             self._renew_if_fenced()
             if self.log.append(self._entry(COMPACT, removed=tuple(gone), gone_before=0)):
@@ -426,7 +424,7 @@ class Compactor:
     # --- merging ----------------------------------------------------------------------------------------
 
     def _merge_all(self) -> bool:
-        """Merge what there is to merge; False if somebody else was faster at some of it, so that a new plan is due."""
+        """Merge all planned files; False if another writer was faster at some, so that a new plan is due."""
         self._catch_up()
         undisturbed = True
         for files in plan(self.log.files.values(), self._target_bytes):
@@ -440,7 +438,7 @@ class Compactor:
         return undisturbed
 
     def _read(self, files: Sequence[DataFile]) -> list[Source] | None:
-        """Return the files with their content; None if one of them is not there any more."""
+        """Return the files with their content; None if one is gone."""
         sources: list[Source] = []
         for file in files:
             content = self._content(file.path)
@@ -462,7 +460,7 @@ class Compactor:
         return None
 
     def _replace(self, sources: Sequence[Source]) -> bool:
-        """Put one file in the place of several; False if others have changed these meanwhile."""
+        """Replace several files by one; False if others have changed them meanwhile."""
         self._renew_if_fenced()
         removed = [source.file.path for source in sources]
         made = (PurePosixPath(removed[0]).parent / data_name(self._writer, self._sequence)).as_posix()
@@ -543,11 +541,11 @@ class Compactor:
             discard(self.disk, self.log.layout, [path])
 
     def _bring(self, made: str, removed: Sequence[str]) -> None:
-        """Bring the new file into sight, then take the old ones out of it.
+        """Publish the new file, then move the old ones away.
 
         In this order, because between the two a reader of the plain directory may see rows twice, which their
-        identities tell, but never too few, which nothing would tell. What can be done before is done before: between
-        the two the new name is made durable, no more.
+        identities show, but never too few, which would go unnoticed. Between the two, the new name is only made
+        durable; all other work is done before.
         """
         layout = self.log.layout
         staging, sight, replaced = layout.places
@@ -564,7 +562,7 @@ class Compactor:
     # --- what is old ------------------------------------------------------------------------------------
 
     def _delete_old(self) -> None:
-        """Delete what was replaced or frozen so long ago that no reader should want it any more."""
+        """Delete files that were replaced or frozen so long ago that no reader should need them."""
         before = self._clock.wall() - self._keep_s
         layout = self.log.layout
         top = layout.replaced

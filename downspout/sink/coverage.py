@@ -53,7 +53,7 @@ class Coverage:
         """Add offsets, in any order, repeated or not. O((n + r) · log n); O(n) for offsets that rise, as mostly.
 
         Raises:
-            ValueError: one is not an offset of Kafka's. Taken, it would make a set that nobody can read back.
+            ValueError: one is not an offset of Kafka's. With it, the set could not be read back.
         """
         sorted_offsets = _as_array(offsets)
         if (sorted_offsets[1:] <= sorted_offsets[:-1]).any():
@@ -70,7 +70,7 @@ class Coverage:
             self._merge(stream, np.array([start], dtype=np.int64), np.array([end], dtype=np.int64))
 
     def update(self, other: Coverage) -> None:
-        """Add all that ``other`` holds."""
+        """Add all rows of ``other``."""
         for stream, (starts, ends) in other._ranges.items():
             self._merge(stream, starts, ends)
 
@@ -146,7 +146,7 @@ class Coverage:
 
     @classmethod
     def from_json(cls, document: Any) -> Coverage:
-        """Return the set that ``document`` tells. It is untrusted: anything out of form raises."""
+        """Return the set that ``document`` describes. It is untrusted: malformed data raises."""
         coverage = cls()
         if not isinstance(document, list):
             raise ValueError("coverage is not a list")

@@ -111,7 +111,7 @@ def _sink(graph: Graph, component: Component, conf: dict[str, Any]) -> Iterator[
 
 
 def _on_object_store(graph: Graph, component: Component, conf: dict[str, Any]) -> Iterator[Finding]:
-    """Find what would keep a sink from an object store: it writes an object that holds nothing, and removes it."""
+    """Find problems of a sink with its object store: write an empty object and remove it."""
     refusal: DownspoutError | None
     directory = directory_of(conf["parquet.directory"], conf)
     try:
@@ -131,7 +131,7 @@ def _on_object_store(graph: Graph, component: Component, conf: dict[str, Any]) -
 
 
 def in_the_way(place: Path) -> str | None:
-    """Return why a directory cannot be made, as far as its names and what is there tell.
+    """Return why a directory cannot be made, judging by its names and its content.
 
     >>> in_the_way(Path("/dev/null/out")), in_the_way(Path("/no/such/place/yet"))
     ('/dev/null is a file', None)
@@ -146,7 +146,7 @@ def in_the_way(place: Path) -> str | None:
 
 
 def _refusal(graph: Graph, component: Component, conf: dict[str, Any]) -> DownspoutError | None:
-    """Return why a sink would not start in its directory, as far as what is there tells."""
+    """Return why a sink would not start in its directory, judging by its content."""
     inputs = [name_of(*given) for given in _with_origin(graph, component)]
     try:
         if issubclass(component.cls, SinkBolt):
@@ -159,12 +159,12 @@ def _refusal(graph: Graph, component: Component, conf: dict[str, Any]) -> Downsp
 
 
 def _writes_rows(component: Component) -> bool:
-    """Return whether a component tells rows apart by their origins and its inputs."""
+    """Return whether a component identifies rows by their origins and inputs."""
     return reads(component, "parquet") or reads(component, "sql")
 
 
 def without_origin(graph: Graph, component: Component) -> Iterator[Finding]:
-    """Find inputs of a sink whose rows nobody can tell from their replays."""
+    """Find inputs of a sink whose rows cannot be distinguished from their replays."""
     for given in component.inputs:
         source = graph.components.get(given.source)
         stream = source.streams.get(given.stream) if source else None
@@ -190,8 +190,8 @@ _COUNTS = (
 def acks_early(component: Component) -> bool:
     """Return whether a bolt acks a tuple as soon as ``process`` returns, and emits what it made of it at a tick.
 
-    Storm's rule: what is acked is done. So what such a bolt holds is lost when its process dies, and what was counted
-    of a tree that failed elsewhere is counted again.
+    Storm's rule: acked tuples are done. So the rows that such a bolt holds are lost when its process dies, and the
+    counts of a tree that failed elsewhere are repeated.
     """
     cls: Any = component.cls
     if component.is_spout or issubclass(cls, BatchingBolt) or not any(s.fields for s in component.streams.values()):

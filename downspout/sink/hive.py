@@ -42,7 +42,7 @@ def folder(column: str, value: Any) -> str:
 
 
 def values(path: str) -> dict[str, str | None]:
-    """Return what the folders of a data file say, as texts; the other way round as :func:`folder`.
+    """Return the values in the folders of a data file, as texts; the inverse of :func:`folder`.
 
     >>> values("month=7/path=..%2Fa%3Db/x=__HIVE_DEFAULT_PARTITION__/part-a-1.parquet")
     {'month': '7', 'path': '../a=b', 'x': None}

@@ -42,7 +42,7 @@ SETTING = "parquet.input_names"
 
 
 def name_of(component: str, stream: str = "default") -> str:
-    """Return the name of an input. Two inputs never have one name: what could be mistaken is escaped as in a URL.
+    """Return the name of an input. Names are unique: ambiguous characters are escaped as in a URL.
 
     >>> name_of("parse"), name_of("route", "late"), name_of("a:b")
     ('parse', 'route:late', 'a%3Ab')
@@ -52,7 +52,7 @@ def name_of(component: str, stream: str = "default") -> str:
 
 
 def with_step(path: str, step: str) -> str:
-    """Return the path of a row that came with ``path`` through the input with this step.
+    """Return the path of a row that came with ``path`` through the input with this tag.
 
     >>> with_step("split.2", "split"), with_step("", "parse"), with_step("split.2", "")
     ('split.2/@split', '@parse', 'split.2')
@@ -63,7 +63,7 @@ def with_step(path: str, step: str) -> str:
 
 
 def ends_in_step(path: str) -> bool:
-    """Return whether a path ends as only a sink may end it. Were others to, two rows could get one path.
+    """Return whether a path ends like those that a sink makes. No one else may: two rows could get one path.
 
     >>> ends_in_step("split.2"), ends_in_step("split.2/@split")
     (False, True)
@@ -72,7 +72,7 @@ def ends_in_step(path: str) -> bool:
 
 
 class KnownInputs:
-    """The inputs that a directory knows, and their steps.
+    """The inputs that a directory knows, and their tags.
 
     >>> known = KnownInputs()
     >>> known.take({"parse": ""})
@@ -86,7 +86,7 @@ class KnownInputs:
         self.last: tuple[str, ...] = ()  # the inputs of the sink that wrote last
 
     def take(self, steps: Mapping[str, str]) -> None:
-        """Take the steps of the next entry; a step belongs to those that had it last."""
+        """Add the tags of the next entry; a tag belongs to the inputs that had it last."""
         if not steps:
             return
         taken = set(steps.values())
@@ -95,7 +95,7 @@ class KnownInputs:
 
 
 def check_names(declared: Sequence[str], present: Sequence[str], setting: str = SETTING) -> dict[str, str]:
-    """Return what the setting ``input_names`` says: input → step.
+    """Parse the setting ``input_names``: input → tag.
 
     >>> check_names(["enrich=parse", "late="], ["enrich", "late"])
     {'enrich': 'parse', 'late': ''}
@@ -125,10 +125,10 @@ def resolve(
     has_rows: bool,  # whether there are rows with origins in the directory
     setting: str = SETTING,  # which setting says ``given``, for errors
 ) -> dict[str, str]:
-    """Return the step of each input.
+    """Return the tag of each input.
 
     ====================================================  ==========================================================
-    an input that                                         has the step
+    an input that                                         has the tag
     ====================================================  ==========================================================
     the directory knows                                   that it always had
     ``parquet.input_names`` names                         that says
@@ -138,7 +138,7 @@ def resolve(
     ====================================================  ==========================================================
 
     Raises:
-        SinkError: it cannot be told which rows of the directory are whose.
+        SinkError: it is unknown which rows of the directory came from which input.
     """
     steps: dict[str, str] = {}
     for name in present:
@@ -178,7 +178,7 @@ def _given(
 def _check_new(
     directory: str | PathLike[str], new: Sequence[str], steps: Mapping[str, str], known: KnownInputs
 ) -> None:
-    """Raise where new inputs may be old ones under another name."""
+    """Raise if new inputs may be old ones under another name."""
     taken = set(steps.values())
     gone = [name for name in known.last if name not in steps and known.steps.get(name, name) not in taken]
     if gone:
@@ -191,7 +191,7 @@ def _check_new(
 
 
 def _check_shared(directory: str | PathLike[str], steps: Mapping[str, str], given: Mapping[str, str]) -> None:
-    """Raise where two inputs have one step, and not because the user said so of both."""
+    """Raise if two inputs have one tag, unless the user set it for both."""
     by_step: dict[str, list[str]] = {}
     for name, step in steps.items():
         by_step.setdefault(step, []).append(name)
@@ -211,7 +211,7 @@ PARTITION_MAX = 2**31 - 1
 
 
 class Identities:
-    """Of the rows of a flush, in their order.
+    """The identities of the rows of a flush, in their order.
 
     >>> rows = Identities.of([("orders", "", 0, 5, ""), ("orders", "", 0, 6, ""), ("orders", "", 0, 5, "")])
     >>> rows.not_in(Coverage()).tolist()   # the third is the first again
@@ -254,7 +254,7 @@ class Identities:
         return found
 
     def under(self, steps: Mapping[str, str]) -> Identities:
-        """Return the identities with the step of each row's input at the end of its path.
+        """Return the identities with the tag of each row's input appended to its path.
 
         >>> builder = IdentityBuilder()
         >>> for name in ("parse", "check"):
@@ -283,7 +283,7 @@ class Identities:
 
     @classmethod
     def of(cls, origins: Sequence[Sequence[Any]]) -> Identities:
-        """Return the identities that a list of origins tells."""
+        """Return the identities of a list of origins."""
         builder = IdentityBuilder()
         numbers, offsets, bad = builder.encode(origins)
         for reason in bad.values():
@@ -308,7 +308,7 @@ class Identities:
             yield stream, rows, self._offsets[rows]
 
     def not_in(self, coverage: Coverage) -> Mask:
-        """Return which rows are to be written: not covered, and not the same row again."""
+        """Return which rows to write: those that are neither covered nor repeated."""
         wanted = np.ones(len(self), dtype=bool)
         for stream, rows, offsets in self._by_stream():
             unwanted = coverage.contains(stream, offsets)
@@ -329,7 +329,7 @@ class Identities:
         return found
 
     def place(self, row: int) -> str:
-        """Return where the record of a row is in Kafka."""
+        """Return the Kafka coordinates of a row's record."""
         stream = self._streams[int(self._numbers[row])]
         return coordinates(stream.topic, stream.partition, int(self._offsets[row]))
 
@@ -364,7 +364,7 @@ class Identities:
 
 
 class IdentityBuilder:
-    """Takes the origins of a flush in pieces, as they come."""
+    """Collects the origins of a flush as they arrive."""
 
     def __init__(self) -> None:
         self._known: dict[str, dict[tuple[Any, ...], int]] = {}

@@ -44,7 +44,7 @@ class Layout:
 
     @property
     def home(self) -> Path:
-        """The folder that has the log and all else that no reader should see."""
+        """The folder of the log and of everything else that readers must not see."""
         return self.directory / OURS
 
     @property
@@ -69,17 +69,17 @@ class Layout:
 
     @property
     def staging(self) -> Path:
-        """Where data files are before they count."""
+        """The folder of data files before their commit."""
         return self.home / "staging"
 
     @property
     def replaced(self) -> Path:
-        """Where data files are that count no more."""
+        """The folder of data files that no longer count."""
         return self.home / "replaced"
 
     @property
     def snapshots(self) -> Path:
-        """Where readers' snapshots are: never in the directory, for globs would count their rows.
+        """The folder of readers' snapshots: outside the directory, since globs would count their rows.
 
         >>> Layout(Path("output/flights")).snapshots.as_posix()
         'output/_flights.snapshots'
@@ -100,11 +100,11 @@ class Layout:
         return place / (f"{path.removesuffix(_SUFFIX)}{HIDDEN}" if is_hidden else path)
 
     def staged(self, path: str) -> Path:
-        """Return where a data file is before it counts."""
+        """Return the path of a data file before its commit."""
         return self.at(self.staging, path)
 
     def way(self, path: str) -> list[Path]:
-        """Return where a data file may be, in the order of its way: who looks in this order meets it as it moves."""
+        """Return the paths that a data file passes, in order: a search in this order finds a moving file."""
         return [self.at(place, path) for place in self.places]
 
     def holds(self, disk: Storage, place: Path, path: str) -> bool:
@@ -132,7 +132,7 @@ def temporary_name(writer: str, number: int) -> str:
 
 
 def incarnation_of(name: str) -> str | None:
-    """Return the writer whose file it is; None for a file that is no writer's.
+    """Return the writer of a file; None if no writer made it.
 
     >>> incarnation_of("month=7/part-flights-3-0a1b-12.parquet"), incarnation_of(".flights-3-0a1b-5.tmp")
     ('flights-3-0a1b', 'flights-3-0a1b')
@@ -169,7 +169,7 @@ def is_data(path: str) -> bool:
 
 
 def is_visible(path: str) -> bool:
-    """Return whether some reader of the directory takes a file for one of its data files, by its path below it.
+    """Return whether some reader treats a file as a data file of the directory, by its path below it.
 
     Readers list a directory and go by the first character of names, never by how a name ends: pyarrow, pandas and Spark
     read ``a.parquet.bak``, and fail on ``notes.txt``. Spark alone reads ``_x=1/a.parquet``. DuckDB's globs see less.
@@ -182,7 +182,7 @@ def is_visible(path: str) -> bool:
 
 
 def is_read(path: str) -> bool:
-    """Return whether any reader takes a file for one of the directory's, by its path below it.
+    """Return whether any reader treats a file as one of the directory's, by its path below it.
 
     Beside those that :func:`is_visible` tells of, DuckDB's and Polars' ``**/*.parquet`` read whatever ends so.
 
@@ -223,7 +223,7 @@ def below(disk: Storage, place: Path) -> set[str]:
 
 
 def discard(disk: Storage, layout: Layout, paths: Iterable[str]) -> None:
-    """Delete staged files. Only after a look at the log: one that an entry names is the only copy of its rows."""
+    """Delete staged files. Check the log first: a file that an entry names is the only copy of its rows."""
     for path in paths:
         disk.remove(layout.staged(path))
 
@@ -232,7 +232,7 @@ def move(disk: Storage, layout: Layout, paths: Iterable[str], source: Path, targ
     """Move data files from one of a directory's places to another, durably.
 
     Returns:
-        Those that were not there: others have moved them, and maybe further than we would.
+        Those that were missing: others have moved them, perhaps further than we would.
     """
     wanted = list(paths)
     make_folders(disk, layout, wanted, target)
@@ -270,14 +270,14 @@ def rename(disk: Storage, layout: Layout, paths: Iterable[str], source: Path, ta
 
 
 def probe(disk: Storage, layout: Layout, writer: str) -> None:
-    """Take the steps of a flush with a file that holds nothing; what it leaves is swept as any staged file.
+    """Run the steps of a flush with an empty file; its leftovers are swept like any staged file.
 
     Args:
-        writer: whose file it is, so that it is swept with all of its own.
+        writer: the file's writer, so that it is swept with that writer's files.
 
     Raises:
         SinkError: the store lets two writers create one object.
-        OSError: the storage says no.
+        OSError: the storage fails.
     """
     staged, target = (layout.staging / temporary_name(writer, number) for number in (0, 1))
     disk.make_folder(staged.parent)
@@ -296,7 +296,7 @@ def probe(disk: Storage, layout: Layout, writer: str) -> None:
 
 
 def _create_twice(disk: Storage, layout: Layout, staged: Path) -> None:
-    """Create one object twice: a store that knows no conditions lets the second one through, and so loses entries."""
+    """Create one object twice: a store without conditional writes accepts the second one, and so would lose entries."""
     disk.put_if_absent(staged, b"", staged)
     if disk.put_if_absent(staged, b"second", staged) or disk.read(staged):
         disk.remove(staged)

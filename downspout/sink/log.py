@@ -5,10 +5,10 @@ name, forced to disk, and then linked to its own name, which fails if somebody w
 all writers see, without any lock. An entry names the data files of one flush and the rows that are in them. A row is
 in the directory if and only if an entry covers it.
 
-Whoever appends has read all entries before. So an entry is also a message to all later ones, which nobody can miss. A
-``fence`` rests on that: a writer that was paused for a year reads, before its next entry, that it may commit no more.
+Whoever appends has read all entries before. So an entry is also a message to all later writers, which none can miss. A
+``fence`` relies on that: a writer that was paused for a year reads, before its next entry, that it may commit no more.
 
-What the log does not know: Parquet, tuples, Kafka.
+The log does not know Parquet, tuples or Kafka.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ class DirectoryState:
 
     @property
     def schema(self) -> tuple[str, ...] | None:
-        """The columns in which all files can be read; None before the first entry."""
+        """The columns with which all files can be read; None before the first entry."""
         return merge_schemas(self.schemas) if self.schemas else None
 
     def refusals(self, schema: tuple[str, ...]) -> list[str]:
@@ -148,7 +148,7 @@ class DirectoryState:
         )
 
     def restore(self, content: bytes) -> None:
-        """Take the state that a checkpoint holds."""
+        """Load the state of a checkpoint."""
         document = from_document(content)
         if (found := document.get("format")) != CHECKPOINT_FORMAT:
             raise ValueError(f"its format is {str(found)[:200]!r}; this version reads {CHECKPOINT_FORMAT}")
@@ -196,11 +196,11 @@ OPEN_FILES_CURE = "a higher limit of open files (ulimit -n); ls -l /proc/PID/fd 
 
 
 class FencedError(Exception):
-    """Files are of a writer that is fenced: they may have been swept, and must be made again under another name."""
+    """Files belong to a fenced writer: they may have been swept, and must be made again under another name."""
 
 
 class CommitLog(DirectoryState):
-    """A directory's log, as far as this process has read it."""
+    """A directory's log, up to the last entry that this process has read."""
 
     def __init__(self, directory: Path, disk: Storage | None = None, *, checkpoints: bool = True) -> None:
         super().__init__()
@@ -234,7 +234,7 @@ class CommitLog(DirectoryState):
         return self.folder / f"{number:020d}.json"
 
     def checkpoint_path(self, length: int) -> Path:
-        """Return where the checkpoint after so many entries is."""
+        """Return the path of the checkpoint after this many entries."""
         return self.layout.checkpoints / f"{length:020d}.json"
 
     def refresh(self) -> list[Entry]:
@@ -253,7 +253,7 @@ class CommitLog(DirectoryState):
         return new
 
     def sync(self) -> None:
-        """Make the entries that were read durable, before anything is done because of them."""
+        """Make the entries that were read durable, before acting on them."""
         # The race: a writer has linked its entry and not synced the folder yet; it may be paused, or dead. We read the
         # entry, find our rows covered, and let them be acked; or bring its files into sight; or append the next one. A
         # power cut now would take the entry, and leave what we did: rows that are lost, files without an entry, a hole.
@@ -262,7 +262,7 @@ class CommitLog(DirectoryState):
             self._durable = self.length
 
     def entry(self, number: int) -> Entry | None:
-        """Return one entry, read anew; None where there is none."""
+        """Return one entry, read again; None if it does not exist."""
         path = self.path(number)
         try:
             content = self.disk.read(path)
@@ -316,13 +316,13 @@ class CommitLog(DirectoryState):
     # --- writing ----------------------------------------------------------------------------------------
 
     def append(self, entry: Entry) -> bool:
-        """Create the entry; False where its number is taken by now: refresh and try the next.
+        """Create the entry; False if its number is taken: refresh and try the next.
 
         When this returns True the entry is on disk.
 
         Raises:
             SinkError: the entry before it is gone.
-            OSError: the disk says no. Where the last step failed, the entry may be there: :meth:`refresh` tells.
+            OSError: the disk says no. If the last step failed, the entry may exist: :meth:`refresh` shows it.
         """
         # All entries before it have been read: so no fence, and no row that is there already, can have been missed.
         if entry.number != self.length:
@@ -347,12 +347,12 @@ class CommitLog(DirectoryState):
         return self.layout.staging / temporary_name(writer, number)
 
     def unfenced(self, writer: str) -> str:
-        """Return a writer's name; where that is fenced, the first of ``writer.1``, ``writer.2`` … that is not."""
+        """Return a writer's name; if it is fenced, the first of ``writer.1``, ``writer.2`` … that is not."""
         names = itertools.chain([writer], (f"{writer}.{number}" for number in itertools.count(1)))
         return next(name for name in names if name not in self.fenced)
 
     def fenced_files(self, paths: Sequence[str]) -> list[str]:
-        """Return those that are of fenced writers."""
+        """Return the files of fenced writers."""
         return [path for path in paths if incarnation_of(path) in self.fenced]
 
     # --- checkpoints ------------------------------------------------------------------------------------
@@ -395,11 +395,11 @@ class CommitLog(DirectoryState):
 
 
 def read_entries(directory: str | os.PathLike[str], disk: Storage | None = None) -> Sequence[Entry]:
-    """Return all entries of a directory's log, in order; none where there is no log.
+    """Return all entries of a directory's log, in order; none without a log.
 
     Raises:
         SinkError: the log is damaged or has holes.
-        ConfigError: it is neither a path of this machine nor an object store that sinks write to.
+        ConfigError: it is neither a local path nor an object store that sinks can write to.
     """
     log = CommitLog(place(directory), disk, checkpoints=False)
     entries = log.refresh()
@@ -408,7 +408,7 @@ def read_entries(directory: str | os.PathLike[str], disk: Storage | None = None)
 
 
 def logged_columns(directory: Path, disk: Storage | None = None) -> tuple[str, ...] | None:
-    """Return the columns of a directory in the words of its log, as they are now; None where there is no log.
+    """Return the present columns of a directory in the words of its log; None without a log.
 
     Raises:
         SinkError: the log is damaged.

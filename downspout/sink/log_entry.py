@@ -1,4 +1,4 @@
-"""One entry of a commit log: what its file holds, and how it is read with mistrust.
+"""One entry of a commit log: its file format, and the validation when it is read.
 
 ==============  ====================================================================================================
 kind            says
@@ -58,7 +58,7 @@ Partition = tuple[str, int]
 
 @dataclass(frozen=True)
 class EventTimes:
-    """What an entry says of the times of its rows, if a window is among their keys; see ``windows.py``."""
+    """An entry's data about the times of its rows, if a window is among their keys; see ``windows.py``."""
 
     writer: str  # whose rows they are
     latest: Mapping[Partition, int]  # by partition the greatest time, µs since the epoch

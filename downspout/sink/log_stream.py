@@ -1,12 +1,12 @@
 """A directory as a stream: the files that hold its rows, each row once, in the order of the commit log.
 
-A stream begins with the files that count after the first *base* entries of the log. From there on it takes the files
-of each ``flush``. What a ``compact`` names holds no new rows, a ``fence`` names nothing. So no file is known by a
-listing, and whatever a compaction does, the stream neither reads a row again nor misses one.
+A stream begins with the files that count after the first *base* entries of the log. From there on it takes the files of
+each ``flush``. The files of a ``compact`` hold no new rows, and a ``fence`` names no files. So the stream lists no
+folder, and whatever a compaction does, it neither reads a row again nor misses one.
 
-A file of the stream may have been replaced before it was read. It is then among the replaced, where it is kept for a
-week, if nobody says otherwise. A stream that is behind for longer than that cannot go on, and says so: its rows are
-in files together with others, which it may have read.
+A file of the stream may be replaced before it is read. It is then in ``replaced/``, where it is kept for a week by
+default. A stream that falls further behind cannot go on and raises an error: its rows are in files together with
+others, which it may have read.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ AFRESH = "start over with another checkpoint, and another output"
 
 @dataclass(frozen=True)
 class Position:
-    """How far a stream has read. A new one has read nothing, and is of no log."""
+    """How far a stream has read. A new position has read nothing and belongs to no log."""
 
     # which log, by the writer of its first entry; so a directory may be moved, and another one is noticed
     log: str = ""
@@ -57,7 +57,7 @@ class Position:
 
 
 class Follower:
-    """Plans what a stream reads next. Reads the log alone, no data."""
+    """Plans what a stream reads next. It reads only the log, no data."""
 
     def __init__(
         self, directory: Path, files_max: int | None = None, bytes_max: int | None = None, disk: Storage | None = None
@@ -72,13 +72,13 @@ class Follower:
         self._frozen: Position | None = None
 
     def freeze(self) -> None:
-        """End at what is there now."""
+        """End the stream at the present end of the log."""
         self._frozen = None
         self._frozen = self.head()
         self._note_first()
 
     def head(self) -> Position:
-        """Return a position at which nothing of what is there now was read: a new stream begins there.
+        """Return the position before all present rows, where a new stream begins.
 
         Raises:
             SinkError: the log is damaged.
@@ -99,11 +99,11 @@ class Follower:
         self._first = self._log.length, tuple(self._log.files.values())
 
     def latest(self, start: Position, *, limited: bool = True) -> Position:
-        """Return the end of the batch that begins at ``start``; the same where there is nothing to do.
+        """Return the end of the batch that begins at ``start``; ``start`` itself if there is no new data.
 
         Args:
             start: the end of the batch before.
-            limited: whether the limits hold.
+            limited: whether the limits apply.
 
         Raises:
             SinkError: the log is damaged, or is not the one that was read.
@@ -127,7 +127,7 @@ class Follower:
         return end
 
     def _make_durable(self) -> None:
-        """Force the entries to the disk before somebody writes down that they were read."""
+        """Force the entries to the disk before anyone records that they were read."""
         # The race: a writer has linked its entry, and not synced the folder yet. We read it, and the query's checkpoint
         # says so. A power cut now would take the entry, another one would get its number, and would never be read.
         try:
@@ -157,7 +157,7 @@ class Follower:
             )
 
     def files(self, start: Position, end: Position) -> list[DataFile]:
-        """Return the files between two positions; asked again, also by another process, the same."""
+        """Return the files between two positions; repeated calls, even in another process, return the same."""
         if end.is_new:
             return []
         self._check(end, replace(self.head(), rebuild=end.rebuild))
@@ -224,7 +224,7 @@ def gone(directory: Path, file: DataFile) -> SinkError:
 
 
 def is_anywhere(log: CommitLog, file: DataFile) -> bool:
-    """Return whether a data file is there still: in sight, staged or replaced."""
+    """Return whether a data file still exists: published, staged or replaced."""
     # In the order in which files go; one look at each place finds a file that moves meanwhile.
     return any(log.disk.exists(place) for place in log.layout.way(file.path))
 
@@ -232,8 +232,8 @@ def is_anywhere(log: CommitLog, file: DataFile) -> bool:
 def files_before(directory: Path, end: Position, disk: Storage | None = None) -> list[DataFile]:
     """Return files with all rows that a stream has read up to a position, as few as the log knows, and no others.
 
-    Where one was deleted, those that replaced it stand for it. They may hold rows of other files too, which were
-    deleted with it; but a stream that had not read these could not go on.
+    If a file was deleted, those that replaced it are returned instead. They may hold rows of other files too, which
+    were deleted with it; but a stream that had not read these could not go on.
 
     Raises:
         SinkError: the log is damaged, or files are gone that no compaction has replaced.

@@ -53,7 +53,7 @@ Values = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Run:
-    """The settings of a run, as far as they matter to who looks at its output."""
+    """The settings of a run that matter to readers of its output."""
 
     topology: str = ""
     # the topology's file, relative to the folder it was run in where it lies below that; empty: not known
@@ -84,7 +84,7 @@ class Run:
 
     @property
     def selections(self) -> list[str]:
-        """The topics and patterns of its spouts; none where one of them has neither: then it is not known."""
+        """The topics and patterns of its spouts; empty if one has neither, since then they are unknown."""
         found = [[*_topics(values), *_pattern(values)] for values in self.spouts.values()]
         return list(dict.fromkeys(text for one in found for text in one)) if all(found) else []
 
@@ -100,7 +100,7 @@ class Run:
 
     @property
     def access(self) -> dict[str, Any]:
-        """How its spouts reached Kafka: ``kafka.bootstrap`` and ``kafka.client.…``; nothing where they differ."""
+        """How its spouts reached Kafka: ``kafka.bootstrap`` and ``kafka.client.…``; empty if they differ."""
         ways = [
             {key: value for key, value in values.items() if key == "kafka.bootstrap" or key.startswith(CLIENT_PREFIX)}
             for values in self.spouts.values()
@@ -108,7 +108,7 @@ class Run:
         return ways[0] if ways and all(way == ways[0] for way in ways) else {}
 
     def overrides(self) -> list[str]:
-        """Return the ``--set`` options that give what was given for this run, but what ``downspout.toml`` says anyway.
+        """Return the ``--set`` options that repeat this run's settings, without those in ``downspout.toml``.
 
         >>> given = {"parquet.directory": "out", "parquet.partition_by": ["day"]}
         >>> Run(settings={"reader": given, "sink": {**given, "parquet.rows_max": 7}}).overrides()
@@ -176,7 +176,7 @@ def _matches(pattern: str, topic: str) -> bool:
 
 
 def spout_values(values: Values) -> dict[str, Any]:
-    """Return what is worth remembering of a Kafka spout's settings, without secrets.
+    """Return the settings of a Kafka spout to record, without secrets.
 
     >>> spout_values({"kafka.group": "g", "kafka.retries_max": 3, "kafka.client.sasl_plain_password": "hush"})
     {'kafka.group': 'g'}
@@ -218,7 +218,7 @@ def _given(resolved: Resolved) -> dict[str, Any]:
 
 
 def run_of(conf: Mapping[str, Any]) -> Run | None:
-    """Return the run that a sink is part of, by its configuration; None where the engine does not say."""
+    """Return the run that a sink is part of, from its configuration; None if the engine does not set it."""
     if (told := conf.get(RUN)) is None:
         return None
     run = Run.from_json(told)
@@ -232,7 +232,7 @@ def run_of(conf: Mapping[str, Any]) -> Run | None:
 
 
 def read_runs(directory: Path, disk: Storage | None = None) -> list[Run]:
-    """Return the runs that a directory remembers, the latest first; none where there are none that can be read."""
+    """Return the recorded runs of a directory, the latest first; none if they cannot be read."""
     try:
         return [Run.from_json(one) for one in _read(Layout(directory).runs, disk or storage_of(directory), "runs")]
     except (OSError, ValueError):
@@ -246,7 +246,7 @@ def _read(path: Path, disk: Storage, key: str) -> list[Any]:
 
 
 def note_run(directory: Path, run: Run, disk: Storage, writer: str) -> None:
-    """Put a run in front of those that a directory remembers.
+    """Add a run in front of a directory's recorded ones.
 
     The race: all tasks of a sink do this when they start, in any number of processes. All write the same, and a file
     takes the place of the other whole.
@@ -282,7 +282,7 @@ class SeekStep(NamedTuple):
 
 
 def read_skips(directory: Path, disk: Storage | None = None) -> dict[Source, OffsetRanges]:
-    """Return the offsets that were skipped on purpose; none where there is no note of any."""
+    """Return the offsets that were skipped on purpose; empty without notes."""
     try:
         return dict(map(_from_json, _read(Layout(directory).skips, disk or storage_of(directory), "skips")))
     except (OSError, ValueError, KeyError, TypeError):
@@ -301,7 +301,7 @@ def noted_of(skips: Mapping[Source, OffsetRanges], topic: str, topic_id: str, pa
 
 
 def still_skipped(noted: OffsetRanges, rows: OffsetRanges) -> OffsetRanges:
-    """Return the ranges without a row. One that has some was read again, and what has none there may be lost.
+    """Return the ranges without a row. A range with some rows was read again, and the rest of it may be lost.
 
     >>> still_skipped([(3, 6), (8, 9)], [(0, 3), (5, 6)])
     [(8, 9)]
@@ -311,7 +311,7 @@ def still_skipped(noted: OffsetRanges, rows: OffsetRanges) -> OffsetRanges:
 
 
 def note_skips(directory: Path, steps: Iterable[SeekStep], log: CommitLog, writer: str) -> None:
-    """Add what a seek has skipped and what has no row, and take away what will be read again.
+    """Add the offsets that a seek skipped and that have no row; remove those that will be read again.
 
     Raises:
         SinkError: the disk says no, or the log is damaged.
@@ -339,10 +339,10 @@ def note_skips(directory: Path, steps: Iterable[SeekStep], log: CommitLog, write
 
 
 def rows_of(directory: Path) -> CommitLog:
-    """Return the log of a sink's directory, as far as it goes now.
+    """Return the log of a sink's directory, up to now.
 
     Raises:
-        SinkError: it has none, or it is damaged.
+        SinkError: the directory has no log, or it is damaged.
     """
     log = CommitLog(directory)
     log.refresh()
@@ -352,7 +352,7 @@ def rows_of(directory: Path) -> CommitLog:
 
 
 def covered(log: CommitLog, topic: str, topic_id: str, partition: int) -> OffsetRanges:
-    """Return the offsets of a partition that have a row: records of these are left out."""
+    """Return the offsets of a partition that have a row: their records are skipped."""
 
     def matches(stream: Stream) -> bool:
         same_topic = stream.topic_id == topic_id or not (stream.topic_id and topic_id)

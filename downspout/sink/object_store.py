@@ -149,10 +149,10 @@ class ObjectStore:
     # --- made of them -----------------------------------------------------------------------------------
 
     def make_folder(self, folder: Path) -> None:
-        """Do nothing: a folder is there as soon as something is in it."""
+        """Do nothing: a folder exists once an object is in it."""
 
     def sync(self, path: Path) -> None:
-        """Do nothing: what was answered is durable."""
+        """Do nothing: answered writes are durable."""
 
     def link(self, source: Path, target: Path) -> None:
         """Raise OSError: an object has one name."""
@@ -161,17 +161,17 @@ class ObjectStore:
     def rename(self, source: Path, target: Path) -> None:
         """Give an object another name: copy it there, then remove it here.
 
-        Stopped between the two, it is in both places, and is renamed again by the next process that opens the
-        directory. Two at once do it twice, which changes nothing.
+        If it stops between the two, the object is in both places, and the next process that opens the directory renames
+        it again. Two at once do it twice, which is harmless.
         """
         self._copy(source, target)
         self.remove(source)
 
     def put_if_absent(self, path: Path, content: bytes, temporary: Path) -> bool:
-        """Create an object, unless there is one of that name; return whether the one that is there is ours.
+        """Create an object, unless one has that name; return whether the existing one is ours.
 
-        The race: the request arrives and its answer is lost. Sent again, by us or by the client below us, it meets
-        itself and is told that the name is taken. So what is there is compared with ours.
+        The race: the request arrives and its answer is lost. Resent, by us or by the client below us, it meets its own
+        object and fails because the name is taken. So the stored object is compared with ours.
         """
         for attempt in range(ATTEMPTS):
             try:
@@ -193,7 +193,7 @@ class ObjectStore:
         raise doubt
 
     def replace(self, path: Path, content: bytes, temporary: Path) -> None:
-        """Put an object in the place of one that may be there."""
+        """Write an object, replacing any of that name."""
         self.write(path, content)
 
     def exists(self, path: Path) -> bool:
@@ -298,7 +298,7 @@ _CAUSES = (
 
 
 def _short(text: str) -> str:
-    """Return the beginning of a long text: what was asked of whom, and what the answer was."""
+    """Return the beginning of a long text: the request, its target and the answer."""
     return text if len(text) <= CAUSE_CHARS_MAX else f"{text[:CAUSE_CHARS_MAX]}…"
 
 
@@ -322,11 +322,11 @@ def storage_of(directory: Path, options: Iterable[str] | None = None, retry_s: f
 
     Args:
         directory: a local path, or an :class:`~downspout.settings.object_path.ObjectPath`.
-        options: what ``parquet.storage_options`` says; None: what the environment says of that setting.
-        retry_s: how long a request is sent again.
+        options: ``parquet.storage_options``; None: that setting from the environment.
+        retry_s: how long a request is retried.
 
     Raises:
-        ConfigError: an option is malformed, unknown, or a secret in the open.
+        ConfigError: an option is malformed, unknown, or a secret in plain text.
         MissingExtraError: ``obstore`` is not installed.
 
     >>> type(storage_of(Path("out"))).__name__
@@ -348,7 +348,7 @@ def storage_of(directory: Path, options: Iterable[str] | None = None, retry_s: f
 
 
 def resolve(options: Iterable[str], environ: Mapping[str, str] | None = None) -> dict[str, str]:
-    """Return options by name, with secrets in the place of the references to them.
+    """Return options by name, with references to secrets resolved.
 
     >>> resolve(["endpoint=http://127.0.0.1:9000", "secret_access_key=env:KEY"], {"KEY": "hush"})
     {'endpoint': 'http://127.0.0.1:9000', 'secret_access_key': 'hush'}

@@ -1,11 +1,11 @@
 """Offsets in a sink's directory, beside its log: rows and offsets are moved, copied and backed up together.
 
-Each change is a new file with a number, which holds all of a group, and is created exclusively, as an entry of the log
-is. So of two that change something one is first, and the other looks again at what is there then.
+Each change creates a new numbered file with all offsets of a group, exclusively, like a log entry. So of two writers
+one is first, and the other reads the new state and tries again.
 
 Old files are removed, all but the last :data:`KEPT`. The race: a process reads file 7 and is paused, while others go on
-to 500 and remove 8; then it creates 8, which nobody forbids. It has changed nothing, since the highest number holds.
-So whoever has created a file looks whether it is among the last; if it is not, the change is made again.
+to 500 and remove 8; then it creates 8, which succeeds. That has no effect, since the highest number counts. So a writer
+checks that its file is among the last; if not, it makes the change again.
 """
 
 from __future__ import annotations
@@ -49,11 +49,11 @@ class DirectoryStore:
         self._is_durable = False
 
     def load(self, partitions: Collection[TopicPartition]) -> Mapping[TopicPartition, StoredOffset]:
-        """Return what is known of these."""
+        """Return the entries of these partitions."""
         return {tp: stored for tp, stored in self.list().items() if tp in partitions}
 
     def claim(self, partitions: Collection[TopicPartition]) -> Mapping[TopicPartition, StoredOffset]:
-        """Become the owner of all or none."""
+        """Claim all or none."""
 
         def change(state: State) -> State:
             for tp in partitions:
@@ -102,7 +102,7 @@ class DirectoryStore:
         """Nothing is open."""
 
     def change(self, change: Callable[[State], T]) -> T:
-        """Change what is there; where another was first, change what is there then. Returns what ``change`` does."""
+        """Change the present state; if another was first, change the new state. Returns the result of ``change``."""
         try:
             self._make_folder()
             while True:
@@ -116,7 +116,7 @@ class DirectoryStore:
     # --- files ------------------------------------------------------------------------------------------
 
     def put(self, number: int, state: State) -> bool:
-        """Create a file; return whether it is there, and counts."""
+        """Create a file; return whether it exists and counts."""
         # The token makes each file one that nobody else would write.
         document = {"format": FORMAT, "token": uuid.uuid4().hex, "offsets": [[*tp, *state[tp]] for tp in sorted(state)]}
         temporary = self._folder / f".{uuid.uuid4().hex}"
@@ -166,7 +166,7 @@ class DirectoryStore:
 
 
 def _state(document: Mapping[str, Any]) -> State:
-    """Return what a file holds. It is untrusted: anything out of form raises ValueError."""
+    """Parse a file. It is untrusted: malformed content raises ValueError."""
     if document.get("format") != FORMAT:
         raise ValueError("it is of another format")
     found: State = {}

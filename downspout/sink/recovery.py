@@ -49,7 +49,7 @@ SWEEP_AFTER_S = 3600.0
 
 
 class Recovery:
-    """Brings a directory to what its log says."""
+    """Brings a directory into line with its log."""
 
     def __init__(
         self, log: CommitLog, catch_up: Callable[[], object], make_entry: Callable[..., Entry], clock: Clock
@@ -63,7 +63,7 @@ class Recovery:
         self._foreign: list[str] = []
 
     def repair(self) -> None:
-        """Check the data files against the log, bring into sight what counts, and out of sight what does not."""
+        """Check the data files against the log; publish those that count, and move the others away."""
         visible = self._visible()
         visible |= self._refuse_unknown(visible)
         staged = self._staged()
@@ -90,9 +90,9 @@ class Recovery:
         return below(self._disk, self._log.layout.staging)
 
     def _refuse_unknown(self, visible: set[str]) -> set[str]:
-        """Raise where there are data files that no entry names: the log, or its end, was deleted.
+        """Raise if there are data files that no entry names: the log, or its end, was deleted.
 
-        Their rows would be written twice. Files of others (no name of ours) are refused only where there is no log.
+        Their rows would be written twice. Foreign files (not named like ours) are refused only without a log.
 
         The race: another writer's flush, between our look at the log and our look at the files. Its entry was
         there before its files came into sight, so for files that we saw, a second look finds the entry. A file that
@@ -113,7 +113,7 @@ class Recovery:
         return self._visible()
 
     def _refuse_revenant(self, path: str) -> None:
-        """Raise if the log once took this file out of sight, and somebody has put it back. Reads all entries."""
+        """Raise if the log once removed this file and somebody has put it back. Reads all entries."""
         removers = [entry for entry in read_entries(self._directory, self._disk) if path in entry.removed]
         if removers:
             how = "compacted away" if removers[-1].files else "forgotten with --forget-missing"
@@ -127,7 +127,7 @@ class Recovery:
         return {path for path in visible - known if not self._log.length or incarnation_of(path)}
 
     def gone(self, there: Collection[str] = ()) -> list[str]:
-        """Return the files that count and are nowhere. One that was not seen may have been on its way into sight."""
+        """Return the committed files that are missing. A file not in ``there`` may just have been published."""
         gone = [path for path in self._log.files if path not in there and not self._is_somewhere(path)]
         # The race: another process moves a file from staging into sight while we look at the one and then at the other,
         # or compacts it away. So each is looked up by its name, and then the log is asked again.
@@ -173,10 +173,10 @@ class Recovery:
     # --- the sweeper ------------------------------------------------------------------------------------
 
     def sweep(self, after_s: float = SWEEP_AFTER_S) -> int:
-        """Delete what writers have staged and will never commit; return how many files that were.
+        """Delete staged files that will never be committed; return their number.
 
         Args:
-            after_s: the age in seconds of the newest file of a writer from which on it is taken for dead.
+            after_s: a writer is presumed dead when its newest file has this age in seconds.
         """
         leftovers = self._leftovers()
         now = self._clock.wall()
@@ -228,7 +228,7 @@ SHOWN_MAX = 3
 
 
 def warn_of_foreign_files(directory: Path, names: Sequence[str], disk: Storage) -> None:
-    """Warn of files that no sink has written and that readers read, and of what hides ours from Spark."""
+    """Warn of foreign files that readers would read, and of anything that hides our files from Spark."""
     if names:
         count = counted(len(names), "file")
         say(
@@ -250,17 +250,17 @@ def say(text: str) -> None:
 
 
 def refuse_foreign(log: CommitLog) -> None:
-    """Raise where a directory has no log, and holds what readers read.
+    """Raise if a directory has no log but has files that readers read.
 
     Raises:
-        SinkError: so it is; the message says whether the log was deleted or the directory is somebody else's.
+        SinkError: it does; the message says whether the log was deleted or the directory is somebody else's.
     """
     if (error := foreign(log)) is not None:
         raise error
 
 
 def foreign(log: CommitLog) -> SinkError | None:
-    """Return why a directory without a log cannot become a sink's; None where it can, or where there is a log.
+    """Return why a directory without a log cannot become a sink's; None if it can, or has a log.
 
     The race: all tasks of a sink open an empty directory together, and one of them may have flushed between our look at
     the log and our look at the files. Its entry was there before its files, so a second look at the log finds it.
@@ -285,7 +285,7 @@ def foreign(log: CommitLog) -> SinkError | None:
 
 
 def lost_log(log: CommitLog) -> SinkError | None:
-    """Return what to say where a log that was read and is empty was not always so; None where no sink has written."""
+    """Return the error if an empty log has lost its entries; None if no sink has written."""
     top = log.directory
     names = sorted(path.relative_to(top).as_posix() for path in log.disk.files_below(top, without=OURS))
     ours = [name for name in names if is_visible(name) and incarnation_of(name)]
@@ -293,7 +293,7 @@ def lost_log(log: CommitLog) -> SinkError | None:
 
 
 def log_is_gone(log: CommitLog, names: Sequence[str]) -> SinkError:
-    """Return what to say of a directory that has data files of ours and no log."""
+    """Return the error for a directory with our data files but no log."""
     return only_holds_sinks(log, names) or SinkError(
         f"{log.directory} holds data files ({some(names)}) but no commit log: what was written is not known, and rows "
         "would be written twice",
@@ -303,7 +303,7 @@ def log_is_gone(log: CommitLog, names: Sequence[str]) -> SinkError:
 
 
 def only_holds_sinks(log: CommitLog, names: Sequence[str]) -> SinkError | None:
-    """Return what to say of a directory without a log if its data files are all in directories of sinks below it."""
+    """Return the error for a directory without a log whose data files are all in directories of sinks below it."""
     folders = {parent.as_posix() for name in names for parent in PurePosixPath(name).parents[:-1]}
     sinks = sorted(each for each in folders if log.disk.exists(log.directory / each / OURS))
     if not sinks or not all(name.startswith(tuple(f"{each}/" for each in sinks)) for name in names):
@@ -315,7 +315,7 @@ def only_holds_sinks(log: CommitLog, names: Sequence[str]) -> SinkError | None:
 
 
 def refuse_other_topics(log: CommitLog, run: Run | None) -> None:
-    """Raise where all rows of a directory are of topics that the run does not read."""
+    """Raise if all rows of a directory are of topics that the run does not read."""
     there = sorted({stream.topic for stream in log.coverage.streams()})
     # A run without a Kafka spout does not say what it reads, and is let through.
     if run is None or not there or not run.selections or any(run.selects(topic) for topic in there):

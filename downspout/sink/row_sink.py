@@ -132,7 +132,7 @@ class Buffer:
         return [Rejected(row, reasons[row]) for row in sorted(reasons)]
 
     def add_chunk(self, tuple_id: Any, values: Sequence[Any], origins: Any, source: str = "") -> list[Rejected]:
-        """Add the rows of a chunk. If some do not fit, none is held, and those are returned."""
+        """Add the rows of a chunk. If some do not fit, hold none, and return those."""
         builder = self._identities
         bad: dict[int, str] = {}
         table, invalid = self._columns.of_chunk(values)
@@ -152,7 +152,7 @@ class Buffer:
         return []
 
     def take(self) -> Batch:
-        """Return all rows, and hold none any more."""
+        """Return all rows and empty the buffer."""
         empty = self._columns.schema.empty_table()
         table, identities = pa.concat_tables([empty, *self._tables]), self._identities.build()
         batch = Batch(self._ids, table, identities, self._chunked)
@@ -175,7 +175,7 @@ T = TypeVar("T")
 
 
 class FlushResult(Protocol):
-    """What a flush did: a count for each figure that it concerns, by the figure's name."""
+    """The result of a flush: counts by the names of the figures that they add to."""
 
     @property
     def rows(self) -> int:
@@ -183,7 +183,7 @@ class FlushResult(Protocol):
 
     @property
     def covered(self) -> int:
-        """How many were there already."""
+        """How many were written before."""
 
 
 class RowSink(Bolt):
@@ -211,7 +211,7 @@ class RowSink(Bolt):
                 "string", "delay": "int16"}``, ``input_names`` one ``{"enrich": "parse"}``.
 
         Raises:
-            ConfigError: a setting is unknown, malformed or out of range, or the schema is.
+            ConfigError: a setting is unknown, malformed or out of range, or the schema is malformed.
         """
         if isinstance(schema := settings.get("schema"), Mapping):
             settings["schema"] = [f"{column}:{kind}" for column, kind in schema.items()]
@@ -225,7 +225,7 @@ class RowSink(Bolt):
         return self.settings_scopes[0]
 
     def read_settings(self, conf: Mapping[str, Any]) -> None:
-        """Read the settings of the scope; warn of an age of flushes at which tuples time out."""
+        """Read the settings of the scope; warn if flushes are so rare that tuples time out."""
         try:
             self.settings = parse_scope(conf, self.scope)
         except ConfigError as error:
@@ -236,7 +236,7 @@ class RowSink(Bolt):
             self.logger.warning("%s: %s. Try: %s", self.component_name, *doubt)
 
     def begin(self, columns: Columns, context: Mapping[str, Any]) -> list[str]:
-        """Find the columns in the inputs, and hold nothing; return the names of the inputs that carry origins."""
+        """Find the columns in the inputs, and start empty; return the names of the inputs that carry origins."""
         self.columns = columns
         self._inputs = find_fields(context, columns, str(self.component_name))
         with_origins = [name_of(*given) for given, (_, has_origin) in self._inputs.items() if has_origin]
@@ -257,7 +257,7 @@ class RowSink(Bolt):
     # --- the hot path -----------------------------------------------------------------------------------
 
     def process(self, tup: Any) -> None:
-        """Hold a tuple; once a block is together, convert it, and flush when enough is held."""
+        """Hold a tuple; convert a full block, and flush when enough is held."""
         waiting = self._waiting
         waiting.append(tup)
         if len(waiting) >= self._next_look:
@@ -313,7 +313,7 @@ class RowSink(Bolt):
             self._oldest = self.clock.monotonic()
 
     def drain_at(self) -> float | None:
-        """Return when what is held is old enough to be flushed. An engine that does not ask sends ticks."""
+        """Return when the held rows are old enough to be flushed. An engine that does not ask sends ticks."""
         if self._try_at is not None:
             return self._try_at
         if self._unwritten:
@@ -325,14 +325,14 @@ class RowSink(Bolt):
         return due is not None and self.clock.monotonic() >= due
 
     def process_tick(self, tup: Any) -> None:
-        """Flush what has become old enough."""
+        """Flush rows that are old enough."""
         if self._is_old():
             self._convert()
             self._flush()
         self.ack(tup)
 
     def _convert(self) -> None:
-        """Turn the tuples that wait into arrays; fail those that do not fit."""
+        """Convert the waiting tuples to arrays; fail those that do not fit."""
         waiting, self._waiting, self._weight = self._waiting, [], 0
         self._look_again()
         for (component, stream), tuples in self._by_input(waiting):
@@ -374,29 +374,29 @@ class RowSink(Bolt):
     # --- the flush --------------------------------------------------------------------------------------
 
     def drain(self) -> None:
-        """Flush what is held now."""
+        """Flush the held rows."""
         self._convert()
         self._flush()
         while (self._unwritten or len(self._buffer)) and self._try_at is None:
             self._flush()
 
     def drain_and_wait(self) -> None:
-        """Flush what is held, and wait for a store that is away."""
+        """Flush the held rows; wait for a store that is unavailable."""
         self.drain()
         while self._try_at is not None:
             self.clock.sleep(max(0.0, self._try_at - self.clock.monotonic()))
             self.drain()
 
     def is_waiting(self) -> bool:
-        """Return whether the store is away, so that nothing more should come."""
+        """Return whether the store is unavailable, so that spouts should pause."""
         return self._try_at is not None
 
     def patiently(self, work: Callable[[], T]) -> T:
-        """Do what a start needs of the store, again and again while that is away."""
+        """Call ``work`` at the start, and retry it while the store is unavailable."""
         return self._patience.until_it_works(work, self.service, self.look)
 
     def _flush(self) -> None:
-        """Write what is held, part by part; what is left after ``FLUSH_S`` is due at once."""
+        """Write the held rows, part by part; the rows left after ``FLUSH_S`` are due at once."""
         if self._try_at is not None and self.clock.monotonic() < self._try_at:
             self._bound()
             return
@@ -419,7 +419,7 @@ class RowSink(Bolt):
             raise
 
     def parts(self, batch: Batch) -> Iterable[Batch]:
-        """Return what is written and acked together, in its order."""
+        """Return the batches that are each written and acked together, in order."""
         return [batch]
 
     @property
@@ -428,7 +428,7 @@ class RowSink(Bolt):
         return len(self._unwritten) == 1
 
     def _bound(self) -> None:
-        """Forget what came since the store is away, if it is much and the engine does not let spouts rest."""
+        """Forget rows that came while the store is away, if they are many and the engine does not pause spouts."""
         settings, buffer = self.settings, self._buffer
         if self.engine_services is None and (
             len(buffer) >= settings["flush_rows"] or buffer.bytes >= settings["flush_bytes"]
@@ -436,7 +436,7 @@ class RowSink(Bolt):
             buffer.take()
 
     def _write(self) -> None:
-        """Write the first part, and ack it; where the store is away, say when to try again."""
+        """Write the first part, and ack it; if the store is unavailable, schedule a retry."""
         is_first, size = self._try_at is None, self._unwritten[0].table.nbytes
         try:
             with self._patience.trying(self.service, soon_s=SOON_S + size / BYTES_PER_S, look=self.look):
@@ -459,7 +459,7 @@ class RowSink(Bolt):
 
     @abstractmethod
     def write(self, batch: Batch) -> tuple[Batch, FlushResult]:
-        """Write the rows that are not there yet; return what is to be acked, and what was done.
+        """Write the rows that the store does not have yet; return the batch to ack, and the result.
 
         Raises:
             StoreAwayError: the store is away. Then it is called again with what is first in ``_unwritten``: these
@@ -469,23 +469,23 @@ class RowSink(Bolt):
     @property
     @abstractmethod
     def service(self) -> str:
-        """What is written to, and where that is."""
+        """The store that is written to, for messages."""
 
     def look(self) -> State | None:
-        """Return what a flush that lasts waits for; None: nothing. Another thread calls it."""
+        """Return what a long flush waits for, or None. Another thread calls it."""
         return SILENT, ""
 
     @abstractmethod
     def warn_that_nothing_was_written(self, batch: Batch) -> None:
-        """Say that all rows of the first flush were there already, and how to process records again."""
+        """Warn that all rows of the first flush were written before, and say how to process records again."""
 
     @property
     @abstractmethod
     def steps(self) -> Mapping[str, str]:
-        """The step of each input (``downspout/sink/identity.py``)."""
+        """The tag of each input (``downspout/sink/identity.py``)."""
 
     def _without_conflicts(self, batch: Batch) -> Batch:
-        """Fail rows with the identity of another row of this flush that are not that row."""
+        """Fail rows that share the identity of another row of this flush but differ from it."""
         table, identities = batch.table, batch.identities.under(self.steps)
         # A replayed row equals the first one, and is dropped. One that differs is another row, made of the same record
         # by a bolt that handed the origin on unchanged; taking it for a replay would lose it without a word.
@@ -521,7 +521,7 @@ def _size(tup: Any) -> int:
 
 
 def _place(origin: Any) -> str:
-    """Name the record that a row is of, for the beginning of a message; empty where that is not known."""
+    """Name a row's record, for the beginning of a message; empty if unknown."""
     try:
         at = Origin.of(origin)
     except ValueError:
@@ -530,7 +530,7 @@ def _place(origin: Any) -> str:
 
 
 def too_old(conf: Mapping[str, Any], age_s: float, scope: str = "parquet") -> tuple[str, str] | None:
-    """Return what is wrong with the age of a flush, and a cure, where tuples may time out while the sink holds them.
+    """Return an error and a cure if tuples may time out while the sink holds them, else None.
 
     >>> too_old({}, 8.0)
     >>> too_old({"topology.message.timeout.secs": 3}, 8.0)[1]

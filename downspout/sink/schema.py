@@ -47,7 +47,7 @@ _WIDER = (("int8", "int16", "int32", "int64"), ("float32", "float64"))
 
 
 def merge_schemas(versions: Iterable[Sequence[str]]) -> tuple[str, ...]:
-    """Return the columns in which the rows of all versions can be read, in the words of the commit log.
+    """Return the columns with which the rows of all versions can be read, in the words of the commit log.
 
     >>> merge_schemas([("a:int32!", "b:string", "/b"), ("b:string", "a:int64", "c:date", "/b")])
     ('a:int64', 'b:string', 'c:date', '/b')
@@ -65,7 +65,7 @@ def logged_folders(logged: Sequence[str]) -> list[str]:
 
 
 def refusals(before: Sequence[str], now: Sequence[str]) -> list[str]:
-    """Return why a sink with the columns ``now`` may not write where there are those of ``before``; empty if it may.
+    """Return why a sink with the columns ``now`` may not write to a directory with ``before``; empty if it may.
 
     >>> refusals(["a:int32", "b:string"], ["a:int64", "b:string", "c:date"])
     []
@@ -94,7 +94,7 @@ def refusals(before: Sequence[str], now: Sequence[str]) -> list[str]:
 
 
 def _change(old: Column, new: Column, *, is_folder: bool) -> str | None:
-    """Return what is wrong with what has become of a column."""
+    """Return why a changed column is refused."""
     if new.required and not old.required:
         return "becomes required, and older rows may have nulls"
     if new.kind == old.kind:
@@ -163,7 +163,7 @@ CONVERSION_ERRORS = (ValueError, TypeError, ArithmeticError, NotImplementedError
 
 @dataclass(frozen=True)
 class Rejected:
-    """A row that does not fit: its place among the rows given, and why."""
+    """A row that does not fit: its index among the given rows, and the reason."""
 
     row: int
     reason: str
@@ -207,11 +207,11 @@ class Column:
         return f"{self.name} = {shown} does not fit {self.declared.partition(':')[2]}: {why}"
 
     def of_chunk(self, given: Any) -> Values:
-        """Return a column of a chunk as it is written, or, where single values must be looked at, these.
+        """Return a column of a chunk as written or, if values must be checked one by one, the values.
 
-        A column of the declared type is taken as it is, one of whole numbers made wider or, if all are in range,
-        narrower, and a dictionary written out. Anything else goes the way of single values, so that a chunk's row
-        fits exactly where the record would.
+        A column of the declared type is used unchanged, integers are widened or, if all are in range, narrowed, and a
+        dictionary is decoded. Anything else is checked value by value, so that a chunk's row fits exactly if the record
+        would.
         """
         if pa.types.is_dictionary(given.type):
             given = given.dictionary_decode()
@@ -276,7 +276,7 @@ class Columns:
         return cls(columns)
 
     def with_folders(self, names: Sequence[str]) -> Columns:
-        """Return the same columns, of which these name folders."""
+        """Return the same columns, with these as folder names."""
         return Columns([replace(c, is_folder=c.name in names) for c in self.columns])
 
     def check_folders(self, names: Sequence[str]) -> None:
@@ -313,7 +313,7 @@ class Columns:
     def table(self, values: Sequence[Values]) -> tuple[pa.Table, list[Rejected]]:
         """Return the rows that fit as a table, and those that do not.
 
-        Whole columns at once; one that does not fit is halved until its k culprits stand alone: O(k log n).
+        Whole columns at once; a column that does not fit is halved until its k bad values are alone: O(k log n).
         """
         arrays: list[Any] = []
         rejected: dict[int, str] = {}

@@ -1,4 +1,4 @@
-"""What the sinks for directories share; holding rows, and acking what is durable, is in ``row_sink.py``."""
+"""The base of sinks for directories; ``row_sink.py`` holds rows and acks durable ones."""
 
 from __future__ import annotations
 
@@ -58,13 +58,13 @@ class SinkBolt(RowSink):
         """Put the sink into a topology; the arguments are those of :meth:`RowSink.spec`.
 
         Raises:
-            ConfigError: a setting is unknown, malformed or out of range, or the schema is.
+            ConfigError: a setting is unknown, malformed or out of range, or the schema is malformed.
         """
         return super().spec(name, inputs, par, config, **settings)
 
     @classmethod
     def outputs_of(cls, config: Mapping[str, Any]) -> list[Any]:
-        """Return that nothing is emitted, once the columns have proved to be right."""
+        """Check the columns; return no streams, since the sink emits nothing."""
         cls.columns_of(config)
         return []
 
@@ -133,7 +133,7 @@ class SinkBolt(RowSink):
 
     @classmethod
     def fingerprint(cls, conf: Mapping[str, Any]) -> list[str]:
-        """Return what must stay the same for a directory."""
+        """Return the settings that must stay the same for a directory."""
         return [column.declared for column in cls.columns_of(conf).columns]
 
     def parts(self, batch: Batch) -> Iterable[Batch]:
@@ -163,11 +163,11 @@ class SinkBolt(RowSink):
         return None
 
     def set_aside(self, batch: Batch, rows: Mask) -> None:
-        """Emit what was not written, because it came too late."""
+        """Emit rows that were not written because they came too late."""
         raise NotImplementedError
 
     def process_tick(self, tup: Any) -> None:
-        """Flush what has become old enough, and look after the compaction."""
+        """Flush rows that are old enough, and attend to the compaction."""
         super().process_tick(tup)
         if self._alongside is not None:
             self._alongside.look()
@@ -183,11 +183,11 @@ class SinkBolt(RowSink):
 
     @property
     def steps(self) -> Mapping[str, str]:
-        """The step of each input, as the directory knows it."""
+        """The tag of each input in the directory's log."""
         return self.writer.steps
 
     def warn_that_nothing_was_written(self, batch: Batch) -> None:
-        """Say that all rows of a flush were there already, and how to rebuild the directory."""
+        """Warn that all rows of a flush were written before, and say how to rebuild the directory."""
         logger.warning(
             "%s: all %s of a flush (from %s) are in %s already, and none was written. After a restart, or a replay of "
             "dead letters, that is expected. To process records again: parquet.rebuild=%d, or another "
@@ -198,7 +198,7 @@ class SinkBolt(RowSink):
 
     @abstractmethod
     def builder(self, table: pa.Table) -> Build:
-        """Return the function that makes what is written from the rows that a mask leaves."""
+        """Return the function that makes the table to write from the rows that a mask selects."""
 
 
 def is_first(conf: Mapping[str, Any], context: Mapping[str, Any]) -> bool:

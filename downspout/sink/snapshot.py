@@ -2,8 +2,8 @@
 
 Two ways, for two kinds of readers:
 
-* :func:`snapshot` pins what the log says now: a folder of hard links to the files that count. Any engine reads it as a
-  directory of Hive folders, and for as long as it likes: no flush, compaction, sweep or rebuild changes it.
+* :func:`snapshot` pins the present state: a folder of hard links to the committed files. Any engine can read it as a
+  directory of Hive folders, for as long as it likes: no flush, compaction, sweep or rebuild changes it.
 * :func:`read_table` reads at once, into an Arrow table with the declared columns. It writes nothing at all.
 
 Neither ever writes to the log, and neither waits for a writer.
@@ -58,13 +58,13 @@ _FORMAT = ds.ParquetFileFormat(
 
 @contextmanager
 def snapshot(directory: str | Path, *, disk: Storage | None = None, clock: Clock = SYSTEM_CLOCK) -> Iterator[Path]:
-    """Give a folder that holds the rows of a sink's directory as they are now, and stays as it is until the block ends.
+    """Yield a folder with the present rows of a sink's directory; it stays unchanged until the block ends.
 
-    The files in it are hard links, so it takes no room, only names. What it holds is not deleted meanwhile. Of a
-    process that died it stays behind, until ``downspout compact`` finds it older than its ``--keep``.
+    Its files are hard links, so it takes no disk space, only names. They are not deleted meanwhile. If the process
+    dies, the folder stays until ``downspout compact`` finds it older than its ``--keep``.
 
     Args:
-        directory: what the sink's ``parquet.directory`` says.
+        directory: the sink's ``parquet.directory``.
         disk: the file operations.
         clock: for the name.
 
@@ -85,7 +85,7 @@ def snapshot(directory: str | Path, *, disk: Storage | None = None, clock: Clock
 
 
 def take_snapshot(directory: str | Path, *, disk: Storage | None = None, clock: Clock = SYSTEM_CLOCK) -> Path:
-    """Return a new snapshot, which its caller removes; for those who cannot say where a block ends.
+    """Return a new snapshot, which the caller removes; for callers that cannot use a ``with`` block.
 
     Raises:
         SinkError, ConfigError: as for :func:`snapshot`.
@@ -110,7 +110,7 @@ def pin(view: View, files: Iterable[DataFile], *, disk: Storage | None = None, c
     """Return a new folder with links to data files.
 
     Raises:
-        FileNotFoundError: a file is nowhere any more.
+        FileNotFoundError: a file is gone.
         OSError: links cannot be made.
     """
     disk = disk or storage_of(view.directory)
@@ -167,18 +167,17 @@ def read_table(
 ) -> pa.Table:
     """Return the rows of a sink's directory as they are now, each exactly once, with the columns as declared.
 
-    The columns that name Hive folders have their types, and null is null, which not every reader finds out by itself.
-    Nothing is written: it works for readers without the right to, too. For pandas: ``.to_pandas()``; DuckDB and Polars
-    take the table as it is.
+    The columns that name Hive folders have their types, and nulls are nulls, which not every reader infers by itself.
+    It writes nothing, so it also works without write access. For pandas: ``.to_pandas()``; DuckDB and Polars take the
+    table as it is.
 
     Args:
-        directory: what the sink's ``parquet.directory`` says.
+        directory: the sink's ``parquet.directory``.
         columns: which; None: all.
         filters: which rows: a ``pyarrow.dataset`` expression, or as for ``pandas.read_parquet``,
             ``[("month", "==", 7)]``. Files whose folders or statistics rule them out are not read.
         origins: whether to keep the columns that say which record a row came from.
-        closed: whether to return final windows alone, without the rows that came after they were: what is returned of
-            a window never changes.
+        closed: whether to return only final windows, without rows that came later: the rows of a window never change.
 
     Raises:
         SinkError: the directory does not exist, has no log, or is damaged.
@@ -192,7 +191,7 @@ def read_table(
 
 
 def in_closed_windows(view: View) -> ds.Expression:
-    """Return which rows are those of final windows, as they were when these became final.
+    """Return which rows belong to final windows, as of the moment these became final.
 
     Raises:
         ConfigError: the rows have no windows.
@@ -211,10 +210,10 @@ def read_view(
     origins: bool = False,
     closed: bool = False,
 ) -> pa.Table:
-    """Return rows of a directory as it was at one moment; the arguments are those of :func:`read_table`.
+    """Return rows of a view; the other arguments are those of :func:`read_table`.
 
     Raises:
-        FileNotFoundError: a file is nowhere any more.
+        FileNotFoundError: a file is gone.
     """
     if closed:
         is_closed = in_closed_windows(view)
@@ -272,12 +271,12 @@ def _read_file(view: View, path: str, shape: dict[str, Any]) -> pa.Table:
 
 
 def open_file(view: View, path: str, disk: Storage | None = None) -> pa.NativeFile:
-    """Open a data file where it is by now.
+    """Open a data file at its present place.
 
     Args:
         view: whose file it is.
         path: as the log names it.
-        disk: where the directory is; None: as the environment says.
+        disk: the directory's storage; None: from the environment.
 
     Raises:
         FileNotFoundError: it is nowhere any more.
@@ -322,7 +321,7 @@ _Made = TypeVar("_Made")
 
 @dataclass(frozen=True)
 class View:
-    """What a directory holds after some entries of its log."""
+    """The content of a directory after some entries of its log."""
 
     layout: Layout  # where its files are
     length: int  # how many entries
@@ -337,7 +336,7 @@ class View:
 
     @classmethod
     def of(cls, directory: Path, disk: Storage | None = None) -> View:
-        """Return what a directory holds now."""
+        """Return a view of a directory's present content."""
         log = CommitLog(directory, disk)
         if not log.disk.is_remote and not directory.is_dir():
             raise SinkError(f"{directory} does not exist", cure="run the topology that writes it")
@@ -371,7 +370,7 @@ class View:
         }
 
     def guarantee(self, path: str) -> ds.Expression:
-        """Return what its folders say of all rows of a data file."""
+        """Return what the folders guarantee about all rows of a data file."""
         made: ds.Expression = ds.scalar(True)
         for name, value in self.folders(path).items():
             field = ds.field(name)

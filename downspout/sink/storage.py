@@ -41,7 +41,7 @@ PASSES = {
 
 
 def refused(error: OSError, place: str, what: str, cure: str) -> SinkError:
-    """Return the error for a place where something cannot be done; one that says so if it may work later.
+    """Return the error for a failed operation; its class shows whether it may work later.
 
     >>> refused(OSError(errno.EACCES, "no"), "out", "out cannot be read", "correct the permissions").message
     'out cannot be read'
@@ -55,14 +55,14 @@ def refused(error: OSError, place: str, what: str, cure: str) -> SinkError:
 
 
 class Storage(Protocol):
-    """Where the files of sinks are. Errors are OSErrors, as Python raises them for a local file."""
+    """The storage of sinks' files. Errors are OSErrors, as Python raises them for a local file."""
 
     is_remote: bool
     """Whether it is reached by requests. Then a ``rename`` is a copy and a removal, a file may be in both places for a
     while, and a request whose answer was lost may still arrive after its sender has given up."""
 
     def named(self, directory: Path) -> str:
-        """Return a directory for a message, and where it is reached."""
+        """Return a directory, and the endpoint of its store, for a message."""
 
     def make_folder(self, folder: Path) -> None:
         """Make a folder and those above it."""
@@ -71,7 +71,7 @@ class Storage(Protocol):
         """Write a file whole."""
 
     def sync(self, path: Path) -> None:
-        """Make a file or a folder outlive a power cut."""
+        """Make a file or a folder survive a power cut."""
 
     def link(self, source: Path, target: Path) -> None:
         """Give a file a second name, exclusively."""
@@ -107,14 +107,14 @@ class Storage(Protocol):
         """Create a file durably and whole, unless there is one of that name; return whether it is ours."""
 
     def replace(self, path: Path, content: bytes, temporary: Path) -> None:
-        """Put a file durably in the place of one that may be there; readers see the one or the other, whole."""
+        """Write a file durably, replacing any existing one; readers see the old or the new one, whole."""
 
 
 _FILES = fs.LocalFileSystem()
 
 
 class Disk:
-    """The local file system. Each method but the two last is one step: it happened, or it did not.
+    """The local file system. Each method but the last two is one step: it happened, or it did not.
 
     It is a :class:`~downspout.sink.storage.Storage`, and so is an object store (``object_store.py``).
     """
@@ -212,13 +212,13 @@ class Disk:
     def put_if_absent(self, path: Path, content: bytes, temporary: Path) -> bool:
         """Create a file durably and whole, unless there is one of that name; return whether there was none.
 
-        The race: two writers link the same name; the file system lets one through. On NFS a link may be made and its
-        answer lost; the client asks again and is told that the name is taken, says link(2). So what is there is
-        compared with ours: the same bytes, if they hold something that nobody else would write, are ours. Where the
-        temporary file is gone, somebody has swept it, and with it our right to write: the log says so.
+        The race: two writers link the same name; the file system lets one succeed. On NFS a link may be made and its
+        answer lost; the client retries and learns that the name is taken, says link(2). So the existing file is
+        compared with ours: equal bytes are ours, if they hold something that nobody else would write. If the temporary
+        file is gone, somebody has swept it, and with it our right to write: the log says so.
 
         Raises:
-            OSError: the disk says no. Where the last step failed, the file may be there.
+            OSError: the disk fails. If the last step failed, the file may exist.
         """
         for folder in dict.fromkeys((path.parent, temporary.parent)):
             self.make_folder(folder)
@@ -243,7 +243,7 @@ class Disk:
         return True
 
     def replace(self, path: Path, content: bytes, temporary: Path) -> None:
-        """Put a file durably in the place of one that may be there; readers see the one or the other, whole."""
+        """Write a file durably, replacing any existing one; readers see the old or the new one, whole."""
         self.make_folder(temporary.parent)
         self.write(temporary, content)
         self.sync(temporary)

@@ -6,8 +6,8 @@ Windows are aligned to 1970-01-01T00:00 UTC; those of whole days may be aligned 
 ``window(departure, 1 day, Europe/Berlin)``, where a day of a clock change has 23 or 25 hours. Arrow
 knows the changes up to 2037.
 
-Rows are added up by *panes* first, the largest pieces of time that no window divides; then each pane is added to its
-windows. So a row in 24 windows is looked at once, and memory grows with the panes of a flush, not with its rows.
+Rows are aggregated by *panes* first, the largest pieces of time that no window divides; then each pane is added to its
+windows. So a row in 24 windows is processed once, and memory grows with the panes of a flush, not with its rows.
 
 A row whose time is null, or not in the years 1 to 9999, is in the window null.
 """
@@ -59,10 +59,10 @@ class Window:
 
     @classmethod
     def parse(cls, text: str) -> Window | None:
-        """Return the window that a key declares; None where the key is the name of a column.
+        """Return the window that a key declares; None if the key is the name of a column.
 
         Raises:
-            ConfigError: it is a window, and none that can be computed.
+            ConfigError: the window cannot be computed.
         """
         if not text.startswith("window(") or not text.endswith(")"):
             return None
@@ -109,7 +109,7 @@ class Window:
 
     @property
     def text(self) -> str:
-        """The key in its one form, as the commit log holds it."""
+        """The key in its canonical form, as in the commit log."""
         durations = [self.size] if self.slide == self.size else [self.size, self.slide]
         return f"window({', '.join([self.column, *map(_duration, durations), *([self.zone] if self.zone else [])])})"
 
@@ -118,7 +118,7 @@ class Window:
         return gcd(self.size, self.slide)
 
     def panes(self, times: Any) -> Any:
-        """Return the start of each moment's pane, in µs of local time; null where it is in no window.
+        """Return the start of each moment's pane, in µs of local time; null if it is in no window.
 
         >>> window = Window("at", UNITS["hour"], UNITS["hour"])
         >>> window.panes(pa.array([-1, 3_600_000_001, None], pa.int64()).cast(TIMESTAMP)).to_pylist()
@@ -149,7 +149,7 @@ class Window:
         return pa.concat_tables(parts)
 
     def mark(self, windows: pa.Table, counts: Any, watermark: int | None) -> pa.Table:
-        """Return rows by window with the column LATE: their counts where the window is final, else 0."""
+        """Return rows by window with the column LATE: their counts if the window is final, else 0."""
         final = self._is_final(windows.column(END), watermark)
         return windows.append_column(LATE, pc.if_else(final, counts, pa.scalar(0, pa.int64())))
 
@@ -224,7 +224,7 @@ PAUSES = 4  # An interval between entries counts as at most this part of ``idle_
 
 
 class Watermark:
-    """The watermark after some entries, and what the next one depends on.
+    """The watermark after some entries, and the state that the next one depends on.
 
     >>> known, found = Watermark(), []
     >>> for second in range(12):        # partition 1 has rows at first, and then none
@@ -246,7 +246,7 @@ class Watermark:
     def next(
         self, writer: str, latest: Mapping[Partition, int], *, now_ms: int, lateness_us: int, idle_ms: int
     ) -> EventTimes | None:
-        """Return what the next entry carries; None where its rows have no times.
+        """Return the event times for the next entry; None if its rows have no times.
 
         Args:
             writer: which writer.
@@ -269,7 +269,7 @@ class Watermark:
         return EventTimes(told.writer, told.latest, idle_ms, watermark)
 
     def take(self, told: EventTimes | None, now_ms: int) -> None:
-        """Take what an entry carries, which was made at ``now_ms``."""
+        """Add the event times of an entry made at ``now_ms``."""
         if told is None:
             return
         pause_ms = 0 if self._last_ms is None else max(0, now_ms - self._last_ms)
@@ -283,7 +283,7 @@ class Watermark:
         self.value = told.watermark
 
     def to_json(self) -> list[Any]:
-        """Return it as JSON values; empty where no entry carried times."""
+        """Return it as JSON values; empty if no entry had times."""
         pairs = [[*pair, *self.seen[pair]] for pair in sorted(self.seen)]
         return [] if self._last_ms is None else [self.value, self.written_ms, self._last_ms, pairs]
 

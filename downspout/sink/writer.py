@@ -59,7 +59,7 @@ class Times:
 
 @dataclass(frozen=True)
 class Flushed:
-    """What a flush did."""
+    """The result of a flush."""
 
     rows: int = 0  # written
     covered: int = 0  # dropped, because they were in the directory already
@@ -73,9 +73,9 @@ class SinkWriter:
     """Writes to a directory that any number of writers share.
 
     Raises (from ``open`` and ``flush``):
-        StoreAwayError: it does not answer, or is full. Another flush of the same rows may do.
-        SinkError: the directory cannot be written, is damaged, belongs to another sink or has other columns; or it
-            cannot be told which of its rows are those of which input.
+        StoreAwayError: the store does not answer, or is full. Another flush of the same rows may succeed.
+        SinkError: the directory cannot be written, is damaged, belongs to another sink or has other columns; or it is
+            unknown which of its rows came from which input.
     """
 
     def __init__(
@@ -120,7 +120,7 @@ class SinkWriter:
         self._hidden: list[DataFile] = []  # files of ours that are committed and not in sight: renaming them failed
 
     def open(self) -> None:
-        """Read the log, check that the directory is ours, finish what a stopped writer had committed, and sweep."""
+        """Read the log, check that the directory is ours, finish the commits of stopped writers, and sweep."""
         try:
             refuse_foreign(self.log)
             self._make_directory()
@@ -138,7 +138,7 @@ class SinkWriter:
             raise self._cannot_write(error) from error
 
     def check(self) -> None:
-        """Read the log, and raise what ``open`` would raise for what it says; change nothing."""
+        """Read the log, and raise the errors that ``open`` would raise for its content; change nothing."""
         refuse_foreign(self.log)
         self._refuse_others(self.log.refresh())
         self.log.check_complete()
@@ -202,7 +202,7 @@ class SinkWriter:
             self.steps = resolve(self.directory, self._inputs, self._input_names, self.log.inputs, has_rows=has_rows)
 
     def _of_the_past(self) -> bool:
-        """Return whether what the directory holds is from before our rebuild."""
+        """Return whether the directory's content is older than our rebuild."""
         if self._rebuild is None:
             self._rebuild = self._wanted_rebuild or self.log.rebuild
         if self.log.rebuild > self._rebuild:
@@ -214,7 +214,7 @@ class SinkWriter:
         return self.log.rebuild < self._rebuild
 
     def _begin_rebuild(self) -> None:
-        """Rebuild the directory, if we are the first that are told to."""
+        """Rebuild the directory, if no other task has done so yet."""
         while self._of_the_past():
             if self.log.append(self._entry(REBUILD, rebuild=self._rebuild)) and self.log.length > 1:
                 logger.warning(
@@ -234,8 +234,8 @@ class SinkWriter:
 
         Args:
             identities: of the rows, in their order; may be of rows without origin.
-            build: makes the table to write from the rows that a mask leaves, and the identities of all rows as they
-                are in the directory. It is called again after a conflict.
+            build: makes the table to write, from a mask that selects rows and the identities of all rows in the
+                directory's form. It is called again after a conflict.
             times: of the rows, if they have windows.
         """
         try:
@@ -290,7 +290,7 @@ class SinkWriter:
             self._discard(staged)
 
     def _sorted_out(self, rows: Identities, times: Times | None, known: Mask | None = None) -> tuple[Mask, Flushed]:
-        """Return which rows are to be written, and what there is to say of the others."""
+        """Return which rows to write, and what to report about the others."""
         wanted = rows.not_in(self.log.coverage)
         if known is not None:
             wanted &= known
@@ -302,7 +302,7 @@ class SinkWriter:
         return wanted & ~late, replace(flushed, aside=late)
 
     def _renew_if_fenced(self) -> None:
-        """Take another name if somebody has taken us for dead: we may have been paused for longer than others wait."""
+        """Take another name if we were presumed dead: we may have been paused for longer than others wait."""
         self._writer = self.log.unfenced(self._name)
 
     def _raise_if_fenced(self, paths: Sequence[str]) -> None:
@@ -312,7 +312,7 @@ class SinkWriter:
             raise FencedError(self._writer)
 
     def _reveal_hidden(self) -> None:
-        """Bring into sight what we committed; where that fails, the next flush or whoever opens next tries again."""
+        """Publish our committed files; if that fails, the next flush or the next to open the directory tries again."""
         self._reveal(self._hidden)
         self._hidden = []
 
@@ -338,7 +338,7 @@ class SinkWriter:
         )  # fmt: skip
 
     def _is_committed(self, staged: Sequence[DataFile]) -> bool:
-        """Return whether the log names these files. In doubt yes: hidden files that stay harm nobody."""
+        """Return whether the log names these files. If in doubt, True: leftover hidden files are harmless."""
         if any(file in self._hidden for file in staged):
             return True  # and others may have appended since
         try:
@@ -358,7 +358,7 @@ class SinkWriter:
         return entry.files == tuple(staged)
 
     def _stage(self, table: pa.Table) -> list[DataFile]:
-        """Write the table's files where no reader looks, and force them to the disk."""
+        """Write the table's files to the staging folder, and force them to the disk."""
         # A name is never given twice, not even after a flush that failed: whoever reads it in the log, or sweeps it,
         # means one content.
         name = data_name(self._writer, self._sequence)
@@ -385,7 +385,7 @@ class SinkWriter:
         discard(self.disk, self.log.layout, (file.path for file in staged))
 
     def _reveal(self, files: Sequence[DataFile]) -> None:
-        """Rename staged files into sight; whoever does it second finds nothing left to do."""
+        """Rename staged files to their final names; a second process finds none left to rename."""
         layout = self.log.layout
         for path in move(self.disk, layout, [file.path for file in files], layout.staging, self.directory):
             if any(layout.holds(self.disk, place, path) for place in layout.places[1:]):
@@ -425,7 +425,7 @@ _NOT_OURS_TO_SYNC = (errno.EACCES, errno.EPERM, errno.EROFS, errno.EINVAL)
 
 @dataclass(frozen=True)
 class Staged:
-    """Files that wait for their entry."""
+    """Staged files that wait for their entry."""
 
     files: tuple[DataFile, ...]  # below the staging folder
     coverage: Coverage  # the rows that are in them
@@ -436,11 +436,11 @@ class Staged:
 
 
 class OutdatedError(Exception):
-    """What was staged does not fit the directory any more: another writer was there meanwhile. Stage it again."""
+    """Staged files no longer fit the directory: another writer has changed it. Stage them again."""
 
 
 class StagingWriter(SinkWriter):
-    """Stages what it is given to flush; when ``flush`` returns, the files are durable, and nobody sees them."""
+    """Stages the rows of a flush; when ``flush`` returns, the files are durable but hidden."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -448,7 +448,7 @@ class StagingWriter(SinkWriter):
         self._own = Coverage()
 
     def open(self) -> None:
-        """Read the log. The directory was made and checked by who will commit."""
+        """Read the log. The committer has made and checked the directory."""
         try:
             self._catch_up()
         except OSError as error:
@@ -479,17 +479,17 @@ class StagingWriter(SinkWriter):
 
 
 class BatchWriter(SinkWriter):
-    """Commits what tasks have staged, one entry per batch."""
+    """Commits the files that tasks have staged, one entry per batch."""
 
     times_of = ""  # batches are committed whole and one after the other: to the watermark they are one writer
 
     def commit(self, batch: str, parts: Sequence[Staged]) -> Flushed:
-        """Bring the staged files of a batch into sight, all at once; if it is in the log already, discard them.
+        """Publish the staged files of a batch, all at once; if the log has the batch already, discard them.
 
         Args:
             batch: the batch's name, the same whenever it is computed, and of no other. The log remembers the latest
                 thousand; rows with origins are known by these in any case.
-            parts: what its tasks have staged; of each task, one attempt.
+            parts: the staged files of its tasks; one attempt per task.
 
         Raises:
             SinkError: the directory cannot be written, a file is not there, or two tasks have made rows with one
@@ -531,7 +531,7 @@ class BatchWriter(SinkWriter):
         self._discard([file for part in parts for file in part.files])
 
     def _check_that_all_are_here(self, files: Sequence[DataFile]) -> None:
-        """Look at each file: an entry that names one that is nowhere would cover rows that nobody will ever see."""
+        """Check that each file exists: an entry with a missing file would cover rows that are lost."""
         for file in files:
             if not self.disk.exists(path := self.log.layout.staged(file.path)):
                 self._discard(files)
@@ -541,7 +541,7 @@ class BatchWriter(SinkWriter):
                 )
 
     def _joined(self, parts: Sequence[Staged], files: Sequence[DataFile]) -> Coverage:
-        """Return what all parts cover together."""
+        """Return the joint coverage of all parts."""
         joined = Coverage()
         for part in parts:
             outdated = part.steps != self.steps or part.watermark != self.log.watermark.value
@@ -559,7 +559,7 @@ class BatchWriter(SinkWriter):
 
 
 def _latest(parts: Sequence[Staged]) -> dict[Partition, int]:
-    """Return the greatest times of all parts together."""
+    """Return the latest times over all parts."""
     found: dict[Partition, int] = {}
     for part in parts:
         for place, time in part.latest.items():

@@ -1,15 +1,15 @@
 """Which partitions are ours: the listener records facts, and the spout's own thread acts on them.
 
 The race that shapes this module: kafka-python calls a listener in the middle of our ``poll``, on its own thread, where
-asking the broker anything raises and waiting would deadlock. So the listener only records what happened, and pauses
-what is new, so that nothing of it is read before its start is decided. When ``poll`` has returned, the spout calls
+a request to the broker raises and waiting would deadlock. So the listener only records what happened and pauses new
+partitions, which must not be read before their start is decided. When ``poll`` has returned, the spout calls
 :meth:`PartitionAssignment.start_partitions`, which may ask the broker. If the broker does not answer, the partitions
 stay paused, and the next call asks again.
 
-With ``kafka.mode=assign`` there is no group to give out partitions: each task takes its share of the sorted
-partitions, by its number among the tasks (:class:`AssignedShare`), and tells the same listener. No task takes over
-from one that is gone. When a share changes, the old owner commits first; but the tasks look at different times, so the
-new owner may begin before that and process some records again.
+With ``kafka.mode=assign`` no group assigns partitions: each task takes its share of the sorted partitions, by its
+number among the tasks (:class:`AssignedShare`), and informs the same listener. No task takes over a dead task's share.
+When a share changes, the old owner commits first; but tasks check at different times, so the new owner may start before
+that commit and process some records again.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ from downspout.spout.starting import (
 
 
 class RebalanceRecorder:
-    """Writes rebalance callbacks down. Called on the client's thread while the spout's own thread waits in ``poll``."""
+    """Records rebalance callbacks. Called on the client's thread while the spout's own thread waits in ``poll``."""
 
     def __init__(self, consumer: ConsumerPort) -> None:
         self._consumer = consumer
@@ -55,11 +55,11 @@ class RebalanceRecorder:
         self.facts: deque[Fact[TopicPartition]] = deque()
 
     def expect(self, known: Collection[TopicPartition]) -> None:
-        """Before a poll: what need not be paused if it is assigned, because it only stays or returns."""
+        """Before a poll: note the partitions that need no pause if they are assigned, because they stay or return."""
         self._known = known
 
     def on_partitions_assigned(self, partitions: Collection[TopicPartition]) -> None:
-        """Note it, and let nothing new be read before its start is decided."""
+        """Record the assignment, and pause new partitions until their start is decided."""
         self._consumer.pause([tp for tp in partitions if tp not in self._known])
         self.facts.append(Fact("assigned", frozenset(partitions)))
 
@@ -72,7 +72,7 @@ class RebalanceRecorder:
         self.facts.append(Fact("lost", frozenset(partitions)))
 
 
-SAME_TOPICS_MS = 2_000  # How often the topics' ids are asked for, to see whether one was created again
+SAME_TOPICS_MS = 2_000  # How often the topics' ids are requested, to detect a topic that was created again
 Committed = Mapping[TopicPartition, OffsetAndMetadata | None]
 
 
@@ -87,15 +87,15 @@ class PartitionAssignment:
         log: logging.Logger,
         last_epoch: int = 0,  # of an earlier membership of this process
         bounds: EndOffsets | None = None,
-        ages: Ages | None = None,  # of the group's commits; given where no coordinator gives out the partitions
+        ages: Ages | None = None,  # of the group's commits; given if no coordinator assigns the partitions
     ) -> None:
         self.listener = RebalanceRecorder(consumer)
         self.parts: dict[TopicPartition, Partition] = {}
         """What is ours, started and verified: only these are read and committed."""
-        self.by_key: dict[str, Partition] = {}  # Where acks and fails go: those of :attr:`parts`, and those set aside
+        self.by_key: dict[str, Partition] = {}  # The targets of acks and fails: :attr:`parts`, and those set aside
         self.on_compacted: Callable[[TopicPartition, int], None] = lambda tp, offset: None
         """Called with each failed record that was compacted away before its retry."""
-        self.in_transactions = False  # Whether what is done can be undone, with its transaction
+        self.in_transactions = False  # Whether an aborted transaction can undo what is done
         self._consumer = consumer
         self._settings = settings = setup.settings
         self._mode = setup.mode
@@ -104,9 +104,9 @@ class PartitionAssignment:
         self.epochs: AssignmentEpochs[TopicPartition] = AssignmentEpochs(last_epoch)
         self._bounds = bounds
         self._aside: dict[TopicPartition, Partition] = {}
-        self._earlier: dict[TopicPartition, Earlier] = {}  # Of partitions that are not ours any more, or not yet again
-        self.topics_due = 0  # When the topics' ids are asked for next, in ms
-        self._read: set[str] = set()  # Topics of which a partition was ours, where the brokers give topics an id
+        self._earlier: dict[TopicPartition, Earlier] = {}  # Of partitions that are no longer ours, or not yet again
+        self.topics_due = 0  # When the topics' ids are requested next, in ms
+        self._read: set[str] = set()  # Topics with an id, of which a partition was ours
         self._gone_since: dict[str, int] = {}
         self._warned_of: set[str] = set()
         self.unanswered_at = -1
@@ -127,10 +127,10 @@ class PartitionAssignment:
 
     @property
     def complete(self) -> bool:
-        """Whether an assignment has arrived, all of it has started, and nothing has happened since."""
+        """Whether an assignment has arrived, all its partitions have started, and no callback has come since."""
         if self._unstarted or self._unverified or self.listener.facts:
             return False
-        # In the middle of a rebalance, when all is revoked and nothing is assigned yet, it is not complete. A
+        # In the middle of a rebalance, when all is revoked and nothing assigned yet, the assignment is not complete. A
         # cooperative member that gets nothing, and had nothing, gets no callback: having joined is enough.
         if self.epochs.aside and self._consumer.rejoin_pending():
             return False
@@ -139,19 +139,19 @@ class PartitionAssignment:
 
     @property
     def started(self) -> bool:
-        """Whether all that is ours has started."""
+        """Whether all our partitions have started."""
         return not self._unstarted and not self._unverified
 
     @property
     def owned(self) -> frozenset[TopicPartition]:
-        """What is ours, started or not."""
+        """Our partitions, started or not."""
         return frozenset(self.parts.keys() | self._unstarted | self._unverified)
 
     def restart(self, attempted: Mapping[TopicPartition, tuple[int, str]]) -> None:
-        """Start all partitions anew, in new epochs, from what is committed; what failed how often is remembered.
+        """Restart all partitions from their commits, in new epochs; failure counts are kept.
 
         Args:
-            attempted: commits that were begun; whether they were made is not known.
+            attempted: commits that were sent, with an unknown outcome.
         """
         for tp, part in [*self.parts.items(), *self._aside.items()]:
             if tp not in self.epochs.owned:
@@ -173,26 +173,26 @@ class PartitionAssignment:
         self.listener.expect(self.parts.keys() | self._aside.keys())
 
     def apply_callbacks(self) -> bool:
-        """Apply what the listener has written down; return whether anything changed hands. Asks no broker."""
+        """Apply the recorded callbacks; return whether any partition changed hands. Asks no broker."""
         facts: list[Fact[TopicPartition]] = []
         while self.listener.facts:
             facts.append(self.listener.facts.popleft())
         if not facts:
             return False
         changes = self.epochs.apply(facts)
-        # In one order each time, so that partitions have their turns in one order: a run can be repeated.
+        # Sorted, so that partitions take turns in a fixed order and a run can be repeated.
         for tp in sorted(changes.forgotten):
             self._forget(tp)
         for tp in (*sorted(self.epochs.aside), *sorted(changes.returned)):
             if tp in self.parts:
                 self._aside[tp] = self.parts.pop(tp)
         for tp in sorted(changes.gained):
-            # It may have been ours before, and lost and won again within one poll: that is a new epoch.
+            # It may have been ours, lost and regained within one poll: that is a new epoch.
             self._forget(tp)
             self._unstarted.add(tp)
         self._unverified |= changes.returned & self._aside.keys()
         for tp in sorted(changes.returned - self._aside.keys()):
-            # What we knew of it was dropped with its transaction: late acks of that epoch must not count in this one.
+            # Its state was dropped with its transaction: late acks of that epoch must not count in this one.
             self.epochs.renew(tp)
             self._unstarted.add(tp)
         self._unstarted &= set(self.epochs.owned)
@@ -200,7 +200,7 @@ class PartitionAssignment:
         return True
 
     def start_partitions(self) -> set[TopicPartition]:
-        """Start what is new and take back what has returned; return what was started.
+        """Start new partitions and take back returned ones; return the started ones.
 
         Raises:
             KafkaError: the broker did not answer; call again.
@@ -228,14 +228,14 @@ class PartitionAssignment:
         self.topics_due = 0
 
     def check_topics(self, now: int) -> None:
-        """Now and then: drop the partitions of a topic that was deleted and created again.
+        """Periodically drop the partitions of a topic that was deleted and created again.
 
-        :meth:`start_partitions` starts them anew. Call it before what is known of a topic is committed or added to.
-        One request, however many topics.
+        :meth:`start_partitions` starts them anew. Call it before committing or updating a topic's state. One request,
+        however many topics.
 
         Raises:
             KafkaError: the broker did not answer.
-            BrokerError: a bounded run waits for a topic that is not there any more.
+            BrokerError: a bounded run waits for a topic that no longer exists.
         """
         if now < self.topics_due:
             return
@@ -267,10 +267,10 @@ class PartitionAssignment:
                 self._log.warning("%s was deleted: nothing of it is read until it is there again", topic)
 
     def check_log(self, now: int, cut: Mapping[TopicPartition, int | None]) -> None:
-        """A position is outside the log: find the partitions, and go by ``kafka.on_data_loss``.
+        """A position is outside the log: find the partitions, and apply ``kafka.on_data_loss``.
 
         Args:
-            cut: partitions of which the broker says that they were truncated, and to where, if it knows.
+            cut: partitions that the broker reports as truncated, each with the new end, if known.
 
         Raises:
             KafkaError: the broker did not answer.
@@ -307,17 +307,17 @@ class PartitionAssignment:
         self._unverified.discard(tp)
 
     def _begin_again(self, tp: TopicPartition) -> None:
-        """Start a partition anew, in a new epoch: what was known of it no longer holds."""
+        """Restart a partition in a new epoch: its state is no longer valid."""
         for holder in (self.parts, self._aside):
             if (part := holder.get(tp)) is not None:
-                part.cursor.skip_all()  # what still refers to it finds nothing to emit
+                part.cursor.skip_all()  # any remaining reference to it finds no records to emit
         self._forget(tp)
         self.epochs.renew(tp)
         self._consumer.pause([tp])
         self._unstarted.add(tp)
 
     def _topic_ids(self, topics: Collection[str]) -> dict[str, str]:
-        """Return the topics' ids, empty where the brokers give none; raise where a topic is not there at the moment."""
+        """Return the topics' ids, empty if the brokers have none; raise if a topic is missing at the moment."""
         found = dict(self._consumer.topic_ids(topics))
         for topic in topics:
             if not found.get(topic):
@@ -327,7 +327,7 @@ class PartitionAssignment:
         return found
 
     def _take_back(self, tp: TopicPartition, committed: OffsetAndMetadata | None, topic_id: str) -> None:
-        """A partition has returned: it goes on, unless another member has committed for it, or its topic is new."""
+        """Resume a returned partition, or restart it if another member has committed for it or its topic is new."""
         part = self._aside[tp]
         self._unverified.discard(tp)
         found = None if committed is None else (committed.offset, committed.metadata)
@@ -399,7 +399,7 @@ class PartitionAssignment:
             self.parts[tp].cursor.stop = self._bounds.cut(tp, end)
 
 
-REFRESH_MS = 2_000  # How often a task that reads by assignment looks for new topics and partitions
+REFRESH_MS = 2_000  # How often a task with ``kafka.mode=assign`` looks for new topics and partitions
 
 
 def partitions_to_read(consumer: ConsumerPort, settings: Mapping[str, Any]) -> list[TopicPartition]:
@@ -410,7 +410,7 @@ def partitions_to_read(consumer: ConsumerPort, settings: Mapping[str, Any]) -> l
 def follow_partitions(
     consumer: ConsumerPort, assignment: PartitionAssignment, setup: Setup, now: int
 ) -> AssignedShare | None:
-    """Join the consumer group, which the first poll does; or return the task's share, as ``kafka.mode`` says."""
+    """Subscribe, so that the first poll joins the group; or, with ``kafka.mode=assign``, return the task's share."""
     if not setup.joins:
         return AssignedShare(consumer, assignment, setup, now)
     if topics := setup.settings["topics"]:
@@ -421,7 +421,7 @@ def follow_partitions(
 
 
 class AssignedShare:
-    """A share that is counted out by the task's number."""
+    """The share of the partitions that a task's number determines."""
 
     def __init__(self, consumer: ConsumerPort, assignment: PartitionAssignment, setup: Setup, now: int) -> None:
         self._consumer = consumer
@@ -432,7 +432,7 @@ class AssignedShare:
         self._reported = False
 
     def refresh(self, now: int, hand_over: Callable[[], bool]) -> None:
-        """Every REFRESH_MS, take the partitions that are new in the share, and hand over those that have left it.
+        """Every REFRESH_MS, take the partitions that joined the share, and hand over those that left it.
 
         Args:
             hand_over: commits; returns whether that succeeded.

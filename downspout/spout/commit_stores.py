@@ -1,21 +1,22 @@
 """Consumers that record each commit elsewhere before Kafka gets it: in an offset store, or beside the sinks' rows.
 
 :class:`StoredCommits` (``kafka.offset_store``): the store decides where reading starts. The group gets a copy, so that
-lag tools show what they always show; a copy that fails only causes a warning. A crash between the two leaves the group
-behind the store, and the next commit repairs it.
+lag tools work as usual; a failed copy only causes a warning. A crash between the two leaves the group behind the store
+until the next commit.
 
 :class:`NotedCommits`: each commit is noted in the directories of the topology's sinks. Suppose somebody restores an
-older copy of such a directory. The group goes on at its commit, and the rows in between stay missing. Kafka knows only
-the commit, and the log only rows, and a record may have no row. But the note in the copy is older than the commit, and
-only then: each commit is noted first, so no crash leaves a note behind its commit. Both hold what is done beyond the
-offset, too: while one record waits for its retry that may be all there is. Whoever starts partitions compares the two:
+older copy of such a directory. The group continues at its commit, and the rows in between stay missing. Kafka knows
+only the commit, and the log only rows, and a record may have no row. But then, and only then, the note in the copy is
+older than the commit: each commit is noted first, so no crash leaves a note behind its commit. Both also list what is
+done beyond the offset: while one record waits for its retry, that may be all the progress. When partitions start, the
+two are compared:
 
 * The commit holds more than the note: an older copy was restored, or the group was moved.
 * There is a commit, but neither a note nor a row: the directory was deleted, or is another one.
 * There is a note, but no commit: the group's commits expired, or were deleted.
 
-Comparing runs no component and reads no record. It works wherever a spout sees the directories of the sinks: on the
-local engine, and on Storm on one machine or on a mounted file system.
+The comparison runs no component and reads no record. It works wherever the spout can read the sinks' directories: on
+the local engine, and on Storm on one machine or on a mounted file system.
 """
 
 from __future__ import annotations
@@ -57,13 +58,13 @@ MaybeCommits = Mapping[TopicPartition, OffsetAndMetadata | None]
 
 
 class StoreUnavailableError(errors.KafkaError):
-    """The store does not answer at the moment: what waits for errors of Kafka's that pass waits for it too."""
+    """The store does not answer at the moment; it is retried like a retriable error of Kafka's."""
 
     retriable = True
 
 
 class StoredCommits:
-    """A :class:`~downspout.kafka.port.ConsumerPort`; what is not about commits is the consumer's own."""
+    """A :class:`~downspout.kafka.port.ConsumerPort`; all calls except commits go to the consumer."""
 
     def __init__(
         self,
@@ -72,8 +73,8 @@ class StoredCommits:
         group: str,
         log: logging.Logger,
         *,
-        adopt: bool,  # whether the group's offsets hold where the store has none
-        joins: bool,  # whether the consumer group gives out the partitions
+        adopt: bool,  # whether the group's offsets apply if the store has none
+        joins: bool,  # whether the consumer group assigns the partitions
     ) -> None:
         self._consumer, self._store, self._group, self._log = consumer, store, group, log
         self._adopt, self._joins = adopt, joins
@@ -86,7 +87,7 @@ class StoredCommits:
         return found
 
     def claim(self, partitions: Collection[TopicPartition]) -> MaybeCommits:
-        """Become the owner of these; return where they stand, and say where the group stands otherwise.
+        """Claim these partitions; return their commits, and warn if the group's differ.
 
         Raises:
             KafkaError: the store does not answer, or the broker.
@@ -102,7 +103,7 @@ class StoredCommits:
         return {**found, **missing} if self._adopt else found
 
     def _say(self, found: MaybeCommits, copies: MaybeCommits, missing: MaybeCommits) -> None:
-        """Say where store and group do not know the same."""
+        """Log where the store and the group differ."""
         location, group = self._store.location, self._group
         if missing:
             places = _named({tp: commit.offset for tp, commit in missing.items() if commit is not None})
@@ -131,7 +132,7 @@ class StoredCommits:
             )  # fmt: skip
 
     def committed(self, partitions: Collection[TopicPartition]) -> MaybeCommits:
-        """Return what the store holds."""
+        """Return the commits in the store."""
         with self._errors():
             stored = self._store.load(partitions)
         return {tp: _commit(stored[tp]) if tp in stored else None for tp in partitions}
@@ -140,8 +141,8 @@ class StoredCommits:
         """Store, then commit to the group.
 
         Raises:
-            KafkaError: the store does not answer, or the group goes on without us: others have claimed a partition.
-            StaleOwnerError: without a group nobody will tell us so; two topologies use one store.
+            KafkaError: the store does not answer, or another member has claimed a partition.
+            StaleOwnerError: another owner has claimed one, without a group: two topologies use one store.
         """
         with self._errors():
             self._store.store(
@@ -165,7 +166,7 @@ class StoredCommits:
     def commit_async(
         self, offsets: Mapping[TopicPartition, OffsetAndMetadata], answered: Answered | None = None
     ) -> None:
-        """Store: a store is asked and answers."""
+        """Store synchronously: a store has no asynchronous commit."""
         self.commit(offsets)
         if answered is not None:
             answered(None)
@@ -184,7 +185,7 @@ class StoredCommits:
         except StaleOwnerError as error:
             if not self._joins:
                 raise
-            # As where a commit is refused because the group goes on without us: the next poll learns who has what.
+            # As if the group had refused the commit of a former member: the next poll learns the new assignment.
             raise errors.CommitFailedError(error.message) from error
         except OffsetStoreError as error:
             if error.passes:
@@ -200,13 +201,13 @@ def stored_commits(consumer: ConsumerPort, store: OffsetStore, group: str, log: 
 def claim(
     consumer: ConsumerPort, partitions: Collection[TopicPartition], check: Callable[[MaybeCommits], None] | None = None
 ) -> MaybeCommits:
-    """Become the owner of partitions where commits are in a store; return where they stand.
+    """Claim partitions if their commits are in a store; return the commits.
 
-    In a consumer group, being given a partition is all that it takes. ``check`` sees the commits before anything is
-    claimed: a claim would stop the owner because of which it raises.
+    In a consumer group, the assignment is enough. ``check`` gets the commits before anything is claimed: it may raise
+    because of a live owner, which a claim would stop.
 
     Raises:
-        KafkaError: there was no answer.
+        KafkaError: the broker or the store did not answer.
     """
     if not isinstance(consumer, StoredCommits):
         found = consumer.committed(partitions)
@@ -229,13 +230,13 @@ def _named(offsets: Mapping[TopicPartition, int]) -> str:
 
 
 Done = Mapping[TopicPartition, OffsetRanges]
-"""What a commit says is done: all below its offset, and ranges beyond."""
+"""The offsets that a commit marks as done: all below its own, and ranges beyond."""
 
 
 class NotedCommits:
-    """A :class:`~downspout.kafka.port.ConsumerPort`; what is not about commits is the consumer's own.
+    """A :class:`~downspout.kafka.port.ConsumerPort`; all calls except commits go to the consumer.
 
-    Commits of another topology are not compared: their rows are in its directory. ``StartNotes`` tells of them.
+    Commits of another topology are not compared: their rows are in its directory. ``StartNotes`` reports them.
     """
 
     def __init__(
@@ -246,7 +247,7 @@ class NotedCommits:
         topology_id: str,
         log: logging.Logger,
         *,
-        strict: bool,  # whether reading starts at the commits of this very id alone (``kafka.start``)
+        strict: bool,  # whether reading starts only at commits of this topology id (``kafka.start``)
     ) -> None:
         self._consumer, self._notes, self._group, self._log = consumer, notes, group, log
         self._topology_id, self._is_strict = topology_id, strict
@@ -271,7 +272,7 @@ class NotedCommits:
         self._consumer.commit_async(offsets, answered)
 
     def committed(self, partitions: Collection[TopicPartition]) -> Mapping[TopicPartition, OffsetAndMetadata | None]:
-        """Return the group's commits; say where a directory does not fit them, once for each partition."""
+        """Return the group's commits; warn once per partition if a directory does not match them."""
         found = self._consumer.committed(partitions)
         fresh = {tp: commit for tp, commit in sorted(found.items()) if tp not in self._known}
         topic_ids = self._consumer.topic_ids({tp.topic for tp in fresh}) if fresh else {}
@@ -283,7 +284,7 @@ class NotedCommits:
                 return author == self._topology_id
             return not author or name_of(author) == name_of(self._topology_id)
 
-        # Other tools, and Spark, write no metadata, and no note either: nothing is known of what they did.
+        # Other tools, and Spark, write neither metadata nor notes: what they did is unknown.
         ours = {tp: each for tp, each in fresh.items() if each and each.metadata and counts(tp, each)}
         absent = [tp for tp, each in fresh.items() if each is None]
         for notes in self._notes if ours or absent else ():
@@ -308,13 +309,13 @@ class NotedCommits:
         }
         if places := [_place(tp, ranges) for tp, ranges in missing.items() if ranges]:
             self._say_behind(notes, "it has no rows of", places, "Was an older copy of it restored?")
-        # The note comes before the commit. So without any, the commit was made while another directory was here.
+        # Each note precedes its commit. So without a note, the commit was made with another directory.
         new = {tp: ranges for tp, ranges in done.items() if ranges and tp not in known and not notes.has_rows(tp)}
         if places := [f"{coordinates(*tp)} up to @{ranges[-1][1] - 1}" for tp, ranges in new.items()]:
             self._say_behind(notes, "it is new, and the group is done with", places, "Was the directory deleted?")
         if gone := [tp for tp in absent if known.get(tp)]:
             self._say_gone(notes, {tp: noted[tp].offset for tp in gone}, known)
-        # The group was moved back, or the topic is a new one: from here on this commit is what counts.
+        # The group was moved back, or the topic is new: from now on this commit counts.
         less = [tp for tp, ranges in done.items() if offset_ranges.subtract(known.get(tp, []), ranges)]
         if less:
             notes.note({tp: commits[tp] for tp in less}, lower=True)
@@ -329,7 +330,7 @@ class NotedCommits:
         )  # fmt: skip
 
     def _say_gone(self, notes: CommitNotes, noted: Mapping[TopicPartition, int], done: Done) -> None:
-        """Say that the group had committed; without the note it would look like a group that never read."""
+        """Warn that the group had committed; without the note it would look like a group that never read."""
         tp, offset = next(iter(noted.items()))
         places = [coordinates(each.topic, each.partition, done[each][-1][1] - 1) for each in noted]
         self._log.warning(
@@ -342,7 +343,7 @@ class NotedCommits:
         )  # fmt: skip
 
     def _note(self, commits: Commits) -> None:
-        """Note commits; where that fails, what was noted before is too little, and may be said to be behind."""
+        """Note commits; if that fails, the older note may later be reported as behind."""
         for notes in self._notes if commits else ():
             try:
                 notes.note(commits)
@@ -356,7 +357,7 @@ class NotedCommits:
 
 
 def _done(commits: Commits, topic_ids: Mapping[str, str]) -> Done:
-    """Return what commits say is done."""
+    """Return the offsets that commits mark as done."""
     return {
         tp: offset_ranges.union(
             [(0, each.offset)], decode(each.offset, each.metadata, topic_id=topic_ids.get(tp.topic, "")).done
@@ -366,7 +367,7 @@ def _done(commits: Commits, topic_ids: Mapping[str, str]) -> Done:
 
 
 def _place(tp: TopicPartition, ranges: OffsetRanges) -> str:
-    """Return a set of offsets for people: its ends, and how many they are.
+    """Format a set of offsets for messages: its ends and its size.
 
     >>> _place(TopicPartition("t", 0), [(3, 5), (9, 10)])
     't[0]@3 to @9 (3 offsets)'

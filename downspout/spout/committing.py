@@ -1,13 +1,13 @@
-"""Commits: the next offset to read, with what is done beyond it in the metadata, for the partitions that are ours.
+"""Commits of our partitions: the next offset to read, and in the metadata what is done beyond it.
 
 :func:`commit_acked` commits what is acked, :func:`commit_positions` what was read; both wait for the broker's answer.
 
-:class:`AsyncCommits` sends and does not wait (``kafka.commit=async`` and ``combined``): at most one commit is on its
-way. Of two either may arrive last, above all if one is sent again after an error, and Kafka stores what arrives last,
-even if it is lower. So none is sent before the last one is answered, and none is ever sent again: after a failure the
-next commit says how far the spout has come by then. A commit that is waited for lets the one on its way have its
-answer first. The client delivers an answer in the middle of a later call, such as a poll. It is only recorded there;
-the session acts on it in its own turn, when it knows which partitions are still its own.
+:class:`AsyncCommits` sends without waiting (``kafka.commit=async`` and ``combined``), at most one commit at a time. Two
+commits may arrive in either order, above all if one is resent after an error, and Kafka stores the last to arrive, even
+if it is lower. So a commit is sent only after the previous one is answered, and never resent: after a failure the next
+commit has the spout's progress by then. A synchronous commit first waits for the answer to the pending one. The client
+delivers an answer in the middle of a later call, such as a poll. It is only recorded there; the session acts on it in
+its own turn, when it knows which partitions are still its own.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ from downspout.spout.partition import Partition
 from downspout.spout.settings import Identity, MetadataLimit
 
 Due = dict[TopicPartition, tuple[Partition, int, str, Isolation]]
-"""What is to be committed: offset and metadata of each partition, and the isolation that these hold."""
+"""Commits to make: offset and metadata of each partition, and the isolation state in the metadata."""
 Heard = Callable[[Mapping[TopicPartition, int], KafkaError | None], None]
-"""Hears which offsets a commit was for, and how it ended."""
+"""Called with the offsets of a commit and its error, if any."""
 _LOG = logging.getLogger("downspout.spout")
 
 
 def commit_fitting(limit: MetadataLimit, send: Callable[[], bool]) -> bool:
-    """Commit; where the broker takes less metadata than we thought, again with less; return what ``send`` returns.
+    """Commit; if the broker refuses so much metadata, retry with less. Return what ``send`` returns.
 
     Args:
-        limit: how much metadata may have; it is lowered.
+        limit: the size limit of metadata; it is lowered.
         send: makes the metadata, commits, and returns whether there was anything to commit.
 
     Raises:
@@ -53,7 +53,7 @@ def commit_fitting(limit: MetadataLimit, send: Callable[[], bool]) -> bool:
 
 
 def fits_next(limit: MetadataLimit, error: KafkaError) -> bool:
-    """Return whether a commit failed for too much metadata alone, and the next one has less: the limit is lowered."""
+    """Lower the limit if a commit failed only for too much metadata; return whether a retry may succeed."""
     refused = limit.bytes_max
     if not (isinstance(error, OffsetMetadataTooLargeError) and limit.lower()):
         return False
@@ -67,18 +67,18 @@ def fits_next(limit: MetadataLimit, error: KafkaError) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class CommitFailurePolicy:
-    """Which failed attempts a commit before an orderly end leaves out, so that their records are tried again.
+    """Decides which failed attempts the last commit before an orderly end omits, so that their records are retried.
 
-    A record that used up its attempts, and whose dead letter is not written, gets one more try: the next owner would
-    otherwise give it up untried, though it may have been repaired for, and without knowing why it failed.
+    A record that used up its attempts, and whose dead letter is not written, gets one more try: otherwise the next
+    owner would give it up untried, though the cause may be repaired, and without knowing why it failed.
 
-    Deaths of processes are no part of it. Below the end of a search (``downspout.ledger.isolation``) what an earlier
-    owner counted may be such deaths, and is recorded as it is: a record that kills would do it again after each orderly
-    end.
+    Process deaths are never omitted. Below the end of a search (``downspout.ledger.isolation``) an earlier owner's
+    count may include such deaths, and is recorded unchanged: otherwise a record that kills would do so again after each
+    orderly end.
     """
 
     retries_max: int  # no more attempts of a record are recorded
-    # the circuit breaker is open, so it was not the records' fault: no failed attempt is recorded
+    # the circuit breaker is open, so the records are not to blame: no failed attempt is recorded
     tripped: bool = False
 
     def attempts(self, part: Partition, point: int, state: Isolation) -> Iterator[tuple[int, int]]:
@@ -103,16 +103,15 @@ def commit_acked(
     failure_policy: CommitFailurePolicy | None = None,
     heard: Heard = lambda offsets, error: None,
 ) -> bool:
-    """Commit what has changed, or is old, and wait for the broker's word; return whether a request was sent.
+    """Commit what has changed, or is old, and wait for the broker's answer; return whether a request was sent.
 
     Args:
-        last: whether we give the partitions up in order now, so that the next owner's start is no unclean one.
-        failure_policy: about records that failed; None: it may be long until the next commit, and what failed has
-        failed.
-        heard: hears how it ended.
+        last: whether this is an orderly hand-over, so that the next owner's start is not unclean.
+        failure_policy: which failed attempts to omit; None: omit none, since the next commit may be far off.
+        heard: called with the outcome.
 
-    If it raises, the broker may have applied it or not: nothing is taken as committed, and the next commit says it
-    again.
+    If it raises, the broker may or may not have applied the commit: nothing counts as committed, and the next commit
+    repeats it.
 
     Raises:
         KafkaError: what the client raises.
@@ -136,7 +135,7 @@ def commit_acked(
 
 
 def requests_of(due: Due) -> dict[TopicPartition, OffsetAndMetadata]:
-    """Return what a client is to commit."""
+    """Return the commits in the form of the client."""
     return {tp: OffsetAndMetadata(point, metadata, -1) for tp, (_, point, metadata, _) in due.items()}
 
 
@@ -162,7 +161,7 @@ def due_commits(
     last: bool,
     failure_policy: CommitFailurePolicy | None,
 ) -> Due:
-    """Return what is to be committed: what has changed, or is old. Arguments as for :func:`commit_acked`."""
+    """Return the commits to make: those that have changed, or are old. Arguments as for :func:`commit_acked`."""
     due: Due = {}
     for part in parts:
         point = part.commit_point(consumer)
@@ -175,7 +174,7 @@ def due_commits(
 
 
 def note_committed(consumer: ConsumerPort, due: Due, now: int) -> None:
-    """The broker has these commits."""
+    """Note that the broker has these commits."""
     for part, point, metadata, state in due.values():
         part.commits.sent(point, metadata, now)
         part.isolation.committed(point, state)
@@ -196,9 +195,9 @@ def commit_positions(
     """Commit how far each partition was read, emitted or not.
 
     Args:
-        wait: for the broker's word. Otherwise nothing is known to be committed, and it is said again next time. The
-            first commit waits all the same: only so it is heard of that there is too much metadata.
-        heard: hears how one ended that was waited for.
+        wait: for the broker's answer. Otherwise nothing counts as committed, and the next call repeats it. The first
+            commit waits in any case: only its answer shows whether there is too much metadata.
+        heard: called with the outcome, if it was waited for.
 
     Raises:
         KafkaError: what the client raises.
@@ -253,21 +252,21 @@ def _metadata(
 
 
 OVERDUE_MS = 120_000
-"""So long after a commit was sent its answer is waited for: the client gives up a request long before that."""
+"""How long to wait for the answer to a commit: the client gives up a request long before that."""
 
 
 class AsyncCommits:
-    """The commit of a session that is on its way."""
+    """The pending commit of a session."""
 
     def __init__(self, consumer: ConsumerPort, limit: MetadataLimit, heard: Heard) -> None:
         self._consumer, self._limit, self._heard = consumer, limit, heard
-        self._due: Due = {}  # What it is for; empty: none is on its way
+        self._due: Due = {}  # The commits of the request; empty: none is pending
         self._answer: list[KafkaError | None] = []
         self._sent_at = 0  # in ms
 
     @property
     def is_out(self) -> bool:
-        """Whether one was sent whose answer was not taken."""
+        """Whether a commit was sent and its answer not taken yet."""
         return bool(self._due)
 
     @property
@@ -276,11 +275,11 @@ class AsyncCommits:
         return bool(self._answer)
 
     def is_overdue(self, now: int) -> bool:
-        """Return whether the answer has not come for too long; while a bolt keeps the loop none is taken, either."""
+        """Return whether the answer is overdue; while a bolt blocks the loop, no answer can be taken, either."""
         return self.is_out and not self.is_answered and now - self._sent_at >= OVERDUE_MS
 
     def send(self, due: Due, now: int) -> None:
-        """Send a commit at a time in ms; none may be on its way.
+        """Send a commit at a time in ms; none may be pending.
 
         Raises:
             KafkaError: what the client raises at once.
@@ -292,10 +291,11 @@ class AsyncCommits:
             self._due, self._answer, self._sent_at = due, answer, now
 
     def take_answer(self, parts: Mapping[TopicPartition, Partition], now: int) -> bool:
-        """Act on the answer; return whether the broker has it, and False if it is to get less metadata.
+        """Process the answer; return True if the broker has the commit, False if it must be repeated with less
+        metadata.
 
         Args:
-            parts: what is ours now; what was taken away meanwhile is left alone.
+            parts: our partitions now; those that were revoked meanwhile are left alone.
             now: the time in ms.
 
         Raises:

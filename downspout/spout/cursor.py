@@ -18,7 +18,7 @@ TIMES_MAX = 512
 
 
 class ReadTimes:
-    """The timestamps of some records that were read, to tell how old an offset is that is not committed yet.
+    """The timestamps of some records that were read, to estimate the age of an uncommitted offset.
 
     >>> times = ReadTimes()
     >>> times.add(100, 5_000)
@@ -33,7 +33,7 @@ class ReadTimes:
         self._known: deque[tuple[int, int]] = deque()  # offset and timestamp in ms, by offset
 
     def add(self, offset: int, at_ms: int) -> None:
-        """Note a record; one without a timestamp (-1), or that is read again, is passed over."""
+        """Note a record; ignore one without a timestamp (-1) or read again."""
         known = self._known
         if at_ms < 0 or (known and offset <= known[-1][0]):
             return
@@ -42,9 +42,9 @@ class ReadTimes:
             self._known = deque(entry for index, entry in enumerate(known) if index % 2 == 0)
 
     def at(self, offset: int) -> int | None:
-        """Return the timestamp in ms at an offset, between two that are known in proportion; None: it is not known.
+        """Return the timestamp in ms at an offset, interpolated between known ones; None if unknown.
 
-        What lies below is forgotten, so offsets are to be asked for in their order.
+        Entries below are forgotten, so ask for ascending offsets.
         """
         known = self._known
         while len(known) > 1 and known[1][0] <= offset:
@@ -60,7 +60,7 @@ class ReadTimes:
 
 @dataclass(slots=True, eq=False)
 class PartitionCursor:
-    """Where one partition is read, and the polled records that wait to be emitted."""
+    """The read position of one partition, and the polled records that wait to be emitted."""
 
     tp: TopicPartition
     reading: int  # the next offset to read, as far as this spout has asked for
@@ -73,12 +73,12 @@ class PartitionCursor:
     unreadable: list[int] | None = None
     sought: int | None = None  # the retry that the reader was sent back to, until records come from there
     served_at: int | None = None  # when records came last, or should have, in ms
-    turns_in_vain: int = 0  # how often it was polled alone since records came, and none did
+    turns_in_vain: int = 0  # how often it was polled alone without a record since its last records
     aborted_below: int = 0  # aborted records below it were counted
     times: ReadTimes = field(default_factory=ReadTimes)
 
     def take(self, records: Sequence[Record]) -> None:
-        """Take what a poll brought."""
+        """Take the records of a poll."""
         self.reading = offset_at(records, -1) + 1
         for index in (0, -1):
             self.times.add(offset_at(records, index), timestamp_at(records, index))
@@ -122,7 +122,7 @@ class PartitionCursor:
         self.at = len(self.waiting)
 
     def position(self, consumer: ConsumerPort) -> int:
-        """Return how far it was read, what waits included; in a bounded run not beyond the stop."""
+        """Return the position after the last record read, waiting ones included; in a bounded run, at most the stop."""
         position = self.reading if self.has_waiting else consumer.position(self.tp)
         return position if self.stop is None else min(position, self.stop)
 
@@ -158,22 +158,22 @@ def _offset(record: Record) -> int:
 
 RECORDS_MAX = 1_000  # Single records that one partition holds
 RECORD_BYTES_MAX = 8 * 1024 * 1024  # Their keys and values; a single larger record is held all the same
-HELD_BACK_MAX = 4  # A slice that takes up to so many times its own size is kept as it is
-SMALL = 64 * 1024  # So many bytes more do not matter
+HELD_BACK_MAX = 4  # A slice whose buffers take up to this many times its own size is kept without a copy
+SMALL = 64 * 1024  # This many more bytes do not matter
 
 
 class RetryCache:
     """Single records by their offsets, and slices of chunks that failed.
 
-    A single record is held for its retry, or because it may fail for good: its dead letter needs the whole of it. A
-    slice stays until all of it is done, whatever parts it was tried again in. ``s`` is the number of slices.
+    A single record is held for its retry, or because it may fail for good: its dead letter needs the whole record. A
+    slice stays until all its records are done, in whatever parts it was retried. ``s`` is the number of slices.
     """
 
     __slots__ = ("_bytes_max", "_earlier", "_record_bytes", "_records", "_slice_bytes", "_slices")
 
     def __init__(self, bytes_max: int) -> None:
-        # room for the keys and values of single records that failed, and as much for slices; 0: what fails is read
-        # again, and only records that may fail for good are held
+        # bytes for keys and values of failed single records, and as many for slices; 0: failed records are read again,
+        # and only records that may fail for good are held
         self._bytes_max = bytes_max
         self._earlier: Sequence[Record] = ()
         """The records of the previous poll, whose answers are arriving."""
@@ -226,7 +226,7 @@ class RetryCache:
         """Keep a slice, if there is room and it is not kept already. O(log s).
 
         Args:
-            rows: its columns. A few of many that were fetched together are copied: they would hold all of these.
+            rows: its columns. A small part of a fetch is copied: it would keep the whole fetch in memory.
         """
         size, start = rows.nbytes, offset_at(rows, 0)
         if self._slice_bytes + size > self._bytes_max or self.find(start) is not None:
@@ -247,7 +247,7 @@ class RetryCache:
         return self._records[offset]
 
     def find(self, offset: int) -> Sequence[Record] | None:
-        """Return the records of a slice from an offset on; None where it is in no slice. O(log s)."""
+        """Return the records of a slice from an offset on; None if no slice has it. O(log s)."""
         start = next(self._slices.irange(maximum=offset, reverse=True), None)
         if start is None:
             return None
@@ -270,13 +270,13 @@ class RetryCache:
         return None
 
     def has(self, offset: int) -> bool:
-        """Return whether what begins at an offset is in memory."""
+        """Return whether the record or range at an offset is in memory."""
         return offset in self._records or (bool(self._slices) and self.find(offset) is not None)
 
     # --- what is done ---
 
     def release(self, offset: int, ledger: PartitionLedger) -> None:
-        """Drop the record at an offset that is done, and its slice once all of that is done. O(log s)."""
+        """Drop the done record at an offset, and its slice once the whole slice is done. O(log s)."""
         if (record := self._records.pop(offset, None)) is not None:
             self._record_bytes -= size_of(record)
         if self._slices:

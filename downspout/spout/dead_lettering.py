@@ -1,23 +1,23 @@
-"""Records that are given up: written to the dead-letter topic, left behind, or the reason to end the run.
+"""Records that are given up: they are dead-lettered, left behind, or end the run.
 
 :class:`DeadLettering` writes each record that failed for good to the dead-letter topic, and only then resolves it.
-(``downspout.spout.emit_records`` decides which records these are.) The spout does not wait: one batch at a time is on
-its way to the broker while the spout goes on and others gather for the next. A later call finds the batch durable and
-resolves its records, or finds that it failed. A dead letter holds the whole record. In its last try a record is held
-in memory; if there is no room, or it was never held, it is read again: the spout seeks to it as for a retry, and hands
-it over instead of emitting it. A circuit breaker (:mod:`downspout.ledger.breaker`) stops the run when too many records
-fail; from then on nothing is written.
+(``downspout.spout.emit_records`` decides which records these are.) The spout does not wait: one batch at a time is sent
+while the spout goes on and the next batch gathers. A later call finds the batch durable and resolves its records, or
+finds that it failed. A dead letter holds the whole record. During its last try a record is held in memory; if there is
+no room, or it was never held, it is read again: the spout seeks to it as for a retry, and dead-letters it instead of
+emitting it. A circuit breaker (:mod:`downspout.ledger.breaker`) stops the run when too many records fail; from then on
+nothing is written.
 
-:class:`MaxLag` (``kafka.behind_max``, the ``maxOffsetBehind`` of the spout for Kafka 0.8; off by default) drops what
-lies too far behind, for records that are worth nothing once they are old. A record that fails too far behind the
-newest one emitted is not tried again; what is out, or waits for its retry, too far behind the newest one that is done
-is no longer waited for; and more failed attempts than that before the first ack end the run. All dropped records are
-counted as ``left_behind``. (``downspout.spout.starting`` does the same for a commit that lies too far behind.)
+:class:`MaxLag` (``kafka.behind_max``, the ``maxOffsetBehind`` of the spout for Kafka 0.8; off by default) drops records
+too far behind, for data that is worthless once old. A record that fails too far behind the newest emitted one is not
+retried. A record that is out, or waits for its retry, too far behind the newest one that is done is no longer waited
+for. More failed attempts than that before the first ack end the run. All dropped records are counted as
+``left_behind``. (``downspout.spout.starting`` does the same for a commit that lies too far behind.)
 
-:class:`FailStreak` warns of a broken bolt long before the circuit breaker can know. The breaker counts records that
-failed for good. If everything fails, that takes all their retries: minutes, in which the spout reads on up to
-``kafka.uncommitted_max``. A sink that holds its acks back must not make the few that fail look like the only ones. So
-it is a streak if many records have failed and not come through, and no more than these are on their way.
+:class:`FailStreak` warns of a broken bolt long before the circuit breaker opens. The breaker counts records that failed
+for good. If everything fails, that takes all their retries: minutes, in which the spout reads on up to
+``kafka.uncommitted_max``. A sink that delays its acks must not make a few failed records look like the only ones. So a
+streak requires that many records have failed without an ack, and that no more than these are in flight.
 """
 
 from __future__ import annotations
@@ -43,17 +43,17 @@ from downspout.spout.cursor import size_of
 from downspout.spout.partition import LastFailure, Partition
 from downspout.spout.ports import Hooks, SpoutMetrics
 
-WRITE_MS_MAX = 1_000  # Dead letters are sent for at most so long (and one batch more) in one call of ``next_tuple``
+WRITE_MS_MAX = 1_000  # One call of ``next_tuple`` sends dead letters for at most this long (and one batch more)
 FINISH_S = 0.5  # How long a spout that stops waits for dead letters; its commit may take 4 s, and no call more than 5
 
-# A busy spout sends its dead letters when they are this many, or when the first of them has waited this long: each
-# batch costs a request, which takes as long to make as a hundred dead letters.
+# A busy spout sends its dead letters when there are this many, or when the first has waited this long: each batch costs
+# a request, which takes as long as making a hundred dead letters.
 BATCH_WORTH = 250
 LINGER_MS = 250
 BATCH_BYTES = (
     4 * 1024 * 1024
 )  # Dead letters sent together: at most :data:`BATCH_RECORDS`, or so many bytes and one more
-NO_ROOM_MS = 1_000  # When there is no room to hold a record, it is read again after so long
+NO_ROOM_MS = 1_000  # If there is no room to hold a record, it is read again after this time
 
 
 class DeadLettering:
@@ -66,7 +66,7 @@ class DeadLettering:
         log: logging.Logger,
         # called with each record whose dead letter is durable
         on_written: Callable[[TopicPartition, Record], None] = lambda tp, record: None,
-        # whether the run should end; then a dead letter that can never be written ends it, otherwise it is warned of
+        # whether the run should end; then a dead letter that can never be written ends it, otherwise the spout warns
         bounded: bool = False,
     ) -> None:
         self._outbox: Outbox[tuple[Partition, Record]] | None = None
@@ -85,12 +85,12 @@ class DeadLettering:
 
     @property
     def busy(self) -> bool:
-        """Return whether dead letters wait to be written, or for word of the broker."""
+        """Return whether dead letters wait to be written, or for the broker's answer."""
         return bool(self._queue or self.out or self._durable)
 
     @property
     def out(self) -> bool:
-        """Return whether dead letters are on their way: a hand-over now would write them again."""
+        """Return whether dead letters are in flight: after a hand-over now they would be written again."""
         return self._outbox is not None and bool(self._outbox.sent)
 
     @property
@@ -104,11 +104,11 @@ class DeadLettering:
         return self._tripped is not None
 
     def report(self) -> Mapping[str, Any]:
-        """Return the dead letters by exception, and the last ones; empty where there is no topic."""
+        """Return the dead letters by exception, and the last ones; empty without a topic."""
         return {} if self._outbox is None else self._outbox.letters.written.report()
 
     def trip(self, error: RecordError) -> None:
-        """End the run: the failures are not the fault of single records."""
+        """End the run: single records are not to blame for the failures."""
         self._tripped = self._tripped or error
 
     def exhaust(self, part: Partition, offset: int) -> None:
@@ -149,12 +149,13 @@ class DeadLettering:
             part.ledger.postpone(offset, now + NO_ROOM_MS)
 
     def write(self, now: Callable[[], int], owned: PartitionAssignment, *, eager: bool = True) -> None:
-        """Send dead letters, and resolve the records of those that are durable by now; wait for none.
+        """Send dead letters, and resolve the records of durable ones, without waiting.
 
         Args:
-            owned: a partition that is not in its ``by_key`` was taken away, and others judge its records. One that is
-                not in its ``parts`` is set aside in a rebalance: nothing of it may be resolved for the time being.
-            eager: send what there is; otherwise only what is worth a batch.
+            owned: a partition that is not in its ``by_key`` was revoked, and its new owner decides about its records. A
+                partition that is not in its ``parts`` is set aside in a rebalance: none of its records may be resolved
+                for now.
+            eager: send all queued dead letters; otherwise only a worthwhile batch.
 
         Raises:
             RecordError: there is no dead-letter topic, one can never be written, or the circuit breaker is open.
@@ -180,14 +181,15 @@ class DeadLettering:
         return waited or len(self._queue) >= BATCH_WORTH or self._outbox is None
 
     def finish(self, now: Callable[[], int], owned: PartitionAssignment) -> None:
-        """Before a last commit: wait a moment for the dead letters that are out, and write those that wait."""
+        """Before a last commit: wait briefly for the dead letters in flight, and write the queued ones."""
         for _ in range(2):
             if self._outbox is None:
                 return
             may_send = self._tripped is None and self._outbox.letters.is_open and now() >= self.not_before
             if may_send and not self.out and (batch := self._take(len(self._queue), owned)[0]):
                 self._send(batch, now)
-            # What is not durable in time is not resolved: the next owner reads the record and writes its dead letter.
+            # If a dead letter is not durable in time, its record is not resolved: the next owner reads it and
+            # dead-letters it.
             with suppress(RecordError):  # it would end the run, which is ending
                 self._collect(now, owned, FINISH_S)
 
@@ -302,7 +304,7 @@ def refuse(part: Partition, offset: int, attempts: int, last: LastFailure | None
 
 
 def describe_failure(failure: Failure | None) -> str:
-    """Return where a record failed, and with what."""
+    """Describe where and with which error a record failed."""
     if failure is None:
         return "the reason is not known"
     where = f" in {failure.component}" if failure.component else ""
@@ -323,7 +325,7 @@ class MaxLag:
         self._throttle = LogThrottle()
 
     def leaves_failed(self, part: Partition, offset: int, timed_out: bool, now: int) -> bool:
-        """Take a fail; return whether the record lies too far behind and is dropped."""
+        """Process a fail; return whether the record is too far behind and dropped."""
         ledger = part.ledger
         end = ledger.out_until(offset) or offset + 1
         if end - 1 < ledger.next - self._most:
@@ -361,7 +363,7 @@ class MaxLag:
             part.forget_done()
 
 
-FAILS_MIN = 100  # Fewer say nothing; and so often it is looked at
+FAILS_MIN = 100  # Fewer prove nothing; also how often the streak is checked
 
 
 class FailStreak:

@@ -1,4 +1,4 @@
-"""How chunks leave, and how their answers come back: a range of records of one partition is one tuple.
+"""Emits chunks and processes their acks and fails: a range of records of one partition is one tuple.
 
 A chunk's columns are the fields of the stream, in their order; row by row they hold what a tuple of a single record
 would (``downspout.spout.tuples``):
@@ -16,12 +16,13 @@ origin             the struct of :mod:`downspout.origins`
 :class:`ChunkEmitter` is a RecordEmitter for ranges: the same ledger, limits, isolation and dead letters. The
 differences:
 
-* A chunk ends before a record that an earlier owner has done, one that failed in an earlier life (it goes alone), one
-  that is not in its format (it is dead-lettered at once, as always), and at the end of crash isolation's window.
-* A chunk that fails is tried again in halves, without counting an attempt, until the bad record stands alone; from
-  then on it is a record like any other. The same holds for a chunk that times out while nothing else of its partition
-  gets through: it may be more than a bolt can do in that time. Otherwise it is tried again whole, and in halves after
-  ``kafka.timeouts_max``.
+* A chunk ends before a record that an earlier owner has finished, a record that failed in an earlier run (it goes
+  alone), a record that is not in its format (it is dead-lettered at once, as always), and at the end of crash
+  isolation's window.
+* A chunk that fails is retried in halves, without counting an attempt, until the bad record is alone; from then on it
+  is a record like any other. The same holds for a chunk that times out while nothing else of its partition
+  gets through: it may be more than a bolt can process in that time. Otherwise it is retried whole, and in halves after
+      ``kafka.timeouts_max`` timeouts.
 
 The halves come from memory while there is room (``kafka.retry_cache_bytes``); otherwise they are read again.
 """
@@ -133,7 +134,7 @@ Emit = Callable[..., Any]
 
 
 class Made(NamedTuple):
-    """Some records, and their chunk; None: the only one cannot be read."""
+    """Some records and their chunk, which is None if the only record is unreadable."""
 
     rows: RecordColumns
     batch: pa.RecordBatch | None
@@ -142,12 +143,12 @@ class Made(NamedTuple):
 class ChunkEmitter(RecordEmitter):
     """Emits chunks, takes their acks and fails, and splits those that fail."""
 
-    look_up_mask = 0  # Every ack looks at the clock: it stands for many records
+    look_up_mask = 0  # Every ack checks the clock: it stands for many records
 
     # --- what leaves ---
 
     def emit_cached(self, parts: Iterable[Partition], most: int, emit: Emit, now: int) -> int:
-        """Emit retries that are due and in memory, the others are read again; return how many chunks that were."""
+        """Emit due retries that are in memory (others are read again); return the number of chunks."""
         sent = 0
         for part in parts:
             while sent < most and (offset := part.cached_retry(now)) is not None:
@@ -159,7 +160,7 @@ class ChunkEmitter(RecordEmitter):
         return sent
 
     def _emit_some(self, part: Partition, most: int, emit: Emit, now: int) -> int:
-        """Look at the records of one partition until ``most`` chunks were emitted or none waits; return how many."""
+        """Emit waiting records of one partition in at most ``most`` chunks; return the number of chunks."""
         # The end is not looked up anew: of a record that leaves alone it is known that it may, of the next it is not.
         sent, end, cursor = 0, part.isolation.emit_end(), part.cursor
         while sent < most and cursor.at < min(end, len(cursor.waiting)):
@@ -167,10 +168,10 @@ class ChunkEmitter(RecordEmitter):
             sent += (self._emit_seen if seen else self._emit_fresh)(part, end, emit, now)
         return sent
 
-    # Each of the following moves the cursor on, and returns how many chunks it has emitted.
+    # Each of the following advances the cursor and returns the number of chunks emitted.
 
     def _emit_fresh(self, part: Partition, end: int, emit: Emit, now: int) -> int:
-        """Emit what waits first, and was not seen before, as far as it is one chunk."""
+        """Emit the first waiting records, which were not seen before, as one chunk."""
         ledger, cursor = part.ledger, part.cursor
         rows, at = cursor.waiting, cursor.at
         offset = offset_at(rows, at)
@@ -179,7 +180,7 @@ class ChunkEmitter(RecordEmitter):
             part.note_read()
             return self._emit_failed_before(part, rows[at], emit, now)
         if (free := ledger.free_until(offset, offset_at(rows, end - 1) + 1)) == offset:
-            cursor.at = min(end, index_of(rows, ledger.done_until(offset)))  # an earlier owner has done that
+            cursor.at = min(end, index_of(rows, ledger.done_until(offset)))  # an earlier owner has finished these
             part.note_read()
             ledger.passed(offset_at(rows, cursor.at - 1) + 1)
             self._metrics.skipped += cursor.at - at
@@ -196,7 +197,7 @@ class ChunkEmitter(RecordEmitter):
             if cursor.unreadable is not None:
                 raise
             cursor.unreadable = part.make_chunk.unreadable(RecordColumns.of(rows))
-            return 0  # the next look ends before the first of these
+            return 0  # the next call ends its chunk before the first of these
         cursor.at += len(chosen)
         part.note_read()
         offsets = chosen.offsets
@@ -204,7 +205,7 @@ class ChunkEmitter(RecordEmitter):
         return self._leave(part, made, emit)
 
     def _emit_failed_before(self, part: Partition, record: Record, emit: Emit, now: int) -> int:
-        """Emit a record that failed in an earlier life, alone."""
+        """Emit a record that failed in an earlier run, alone."""
         if part.ledger.earlier_failures[record.offset] > self._settings["retries_max"]:
             self._exhaust_after_crash(part, record, now)
             return 0
@@ -212,17 +213,17 @@ class ChunkEmitter(RecordEmitter):
         return self._emit_record(part, record, emit, now)
 
     def _emit_seen(self, part: Partition, end: int, emit: Emit, now: int) -> int:
-        """Pass over what waits for nothing, up to a retry, and emit that if its time has come."""
+        """Skip records that wait for no retry, up to the first that does, and emit that one if its retry is due."""
         ledger, rows, at = part.ledger, part.cursor.waiting, part.cursor.at
         limit = min(end, index_of(rows, ledger.next))
-        # What is left of a range begins behind the last record of the part before: that may be a gap.
+        # The rest of a range begins after the last record of the part before it: there may be a gap.
         key = ledger.first_waiting(offset_at(rows, at - 1) + 1 if at else offset_at(rows, 0))
         first = behind = limit
         while key is not None:
             first, behind = index_of(rows, key), min(limit, index_of(rows, _retry_state(part, key).end))
             if first < behind or first >= limit:
                 break
-            key = ledger.first_waiting(key + 1)  # it is not there any more: a seek to it will show that
+            key = ledger.first_waiting(key + 1)  # the log no longer has it: a seek to it will show that
         part.cursor.at = first = limit if key is None else min(first, limit)
         self._metrics.skipped += first - at
         if key is None or first == limit:
@@ -240,7 +241,7 @@ class ChunkEmitter(RecordEmitter):
         return self._leave(part, made, emit)
 
     def _take_part(self, part: Partition, records: Sequence[Record], key: int, now: int) -> Made:
-        """Take the first part of a range out that waits for its retry at ``key``; the records begin with it."""
+        """Take the first part of the range that waits for its retry at ``key``, where ``records`` begins."""
         retry = _retry_state(part, key)
         rows = self._fitting(records[: index_of(records, retry.end)])
         broken = [index_of(rows, offset) for offset in part.broken if key <= offset < retry.end]
@@ -252,7 +253,7 @@ class ChunkEmitter(RecordEmitter):
         for offset in (key, *offsets.tolist()) if self._hooks else (key,):
             part.last_failures.pop(
                 offset, None
-            )  # whatever fails next is another range, or a record with a past of its own
+            )  # whatever fails next is another range, or a record with its own history
         if not len(offsets):
             self._metrics.compacted += part.ledger.gone(key, retry.end)
             return made
@@ -266,14 +267,14 @@ class ChunkEmitter(RecordEmitter):
         return made
 
     def _emit_retry(self, part: Partition, record: Record, emit: Emit, now: int) -> int:
-        """Emit a single record again, if it waits for that and its time has come."""
+        """Emit a single record again if its retry is due."""
         if not self._try_again(part, record, now):
             return 0
         part.ledger.emit(record.offset, now)
         return self._emit_record(part, record, emit, now)
 
     def _emit_record(self, part: Partition, record: Record, emit: Emit, now: int) -> int:
-        """Emit a single record, which is in the ledger as being out."""
+        """Emit a single record that is in flight in the ledger."""
         rows = RecordColumns.of([record])
         made = Made(rows, None) if record.offset in part.broken else self._make(part, rows, 1)
         if made.batch is None:
@@ -281,7 +282,7 @@ class ChunkEmitter(RecordEmitter):
         return self._leave(part, made, emit)
 
     def _leave(self, part: Partition, made: Made, emit: Emit) -> int:
-        """Emit a chunk that is in the ledger; return 0 where there is none."""
+        """Emit a chunk that is in flight in the ledger; return the number of chunks: 0 or 1."""
         offsets = made.rows.offsets
         if made.batch is None or not len(offsets):
             return 0
@@ -308,7 +309,7 @@ class ChunkEmitter(RecordEmitter):
         return rows
 
     def _make(self, part: Partition, rows: RecordColumns, most: int) -> Made:
-        """Make a chunk of the first records, at most so many; of fewer where not all can be read."""
+        """Make a chunk of the first ``most`` records; of fewer if not all can be read."""
         rows = rows[:most]
         while True:
             try:
@@ -319,7 +320,7 @@ class ChunkEmitter(RecordEmitter):
                 rows = rows[: len(rows) // 2]
 
     def _exhaust_unreadable(self, part: Partition, record: Record, now: int) -> None:
-        """Dead-letter a single record that cannot be read, with the error that it has where each record is a tuple."""
+        """Dead-letter a single unreadable record, with the error that it has when each record is a tuple."""
         error: UserError = ValueError("it is not in its format")
         try:
             part.make_whole(record)
@@ -330,7 +331,7 @@ class ChunkEmitter(RecordEmitter):
     # --- what comes back ---
 
     def ack(self, tup_id: str) -> bool:
-        """Take an ack; return whether it changed anything. Unknown, double and late ones do not."""
+        """Process an ack; return whether it changed the ledger. Unknown, duplicate and late acks do not."""
         part, start = self._find(tup_id)
         if part is None:
             self._metrics.stale += 1
@@ -346,12 +347,12 @@ class ChunkEmitter(RecordEmitter):
         return True
 
     def ack_many(self, tup_ids: Iterable[str]) -> None:
-        """Take many acks."""
+        """Process many acks."""
         for tup_id in tup_ids:
             self.ack(tup_id)
 
     def _find(self, tup_id: str) -> tuple[Partition | None, int]:
-        """Return whose message id this is, and where that begins; None where nothing of it is out."""
+        """Return the partition and start offset of a message id; None if it is not in flight."""
         key, _, span = str(tup_id).rpartition("/")
         if (part := self.by_key.get(key)) is None:
             return None, -1
@@ -362,7 +363,7 @@ class ChunkEmitter(RecordEmitter):
         return (part, start) if part.ledger.out_until(start) == end else (None, -1)
 
     def _retry_or_exhaust(self, part: Partition, offset: int, failure: Failure, now: int) -> bool:
-        """Take a fail of what is out: of a range no attempt is counted, it is split."""
+        """Process a fail: a range is split, without counting an attempt."""
         end, listened = part.ledger.out_until(offset), part.listened.pop(offset, ())
         if end == offset + 1:
             return super()._retry_or_exhaust(part, offset, failure, now)
@@ -373,21 +374,21 @@ class ChunkEmitter(RecordEmitter):
             return False
         if timed_out:
             self._metrics.timeouts += retry.records
-            # What is away may be so for some records of it only: the others need not be written again each time.
+            # An outage may affect only some of its records: the others need not be written again each time.
             if failure.outage or retry.timeouts == counted or retry.timeouts >= self._settings["timeouts_max"]:
                 part.ledger.split(offset)
         self._metrics.splits += retry.most < retry.records
         part.retry_cache.keep_failed(offset, retry.end, part.cursor.waiting)
-        for each in listened or (offset,):  # the listener hears of each, also of those that the log's cleaner takes
+        for each in listened or (offset,):  # the listener is told of each, even those that the log cleaner removes
             self._set_back(part, each, failure)
             self._hooks.retried(part.tp, each)
         if not failure.outage:
-            part.remember(offset, 0, end=retry.end)  # if its transaction is aborted, they leave one by one
+            part.remember(offset, 0, end=retry.end)  # if its transaction is aborted, they are emitted one by one
         return True
 
 
 def _retry_state(part: Partition, offset: int) -> RetryState:
-    """Return the state of what failed there, and waits."""
+    """Return the retry state of the record or range at this offset."""
     retry = part.ledger.retry_state(offset)
     assert retry is not None, part.place(offset)
     return retry

@@ -1,4 +1,4 @@
-"""How records leave as tuples, and how their answers come back. This is the spout's hot path.
+"""Emits records as tuples and processes their acks and fails. This is the spout's hot path.
 
 :class:`RecordEmitter` serves AT_LEAST_ONCE: each record is in the ledger before it is out; an ack or a fail settles
 it there, and a fail decides whether the record is tried again or dead-lettered. :class:`UntrackedEmitter` serves the
@@ -35,13 +35,13 @@ class RecordEmitter:
     """Emits records.
 
     Args:
-        write_down: commits that a record is about to be out alone; returns whether the broker has that.
-        other_isolations: returns what :meth:`isolations` does, of other spouts of this process: a death counts for
-            their records too.
-        emit_many: emits many tuples by one call; None: they leave one by one.
+        write_down: commits before a record goes out alone; returns whether the broker has that commit.
+        other_isolations: returns the :meth:`isolations` of other spouts in this process: a death counts for their
+            records too.
+        emit_many: emits many tuples in one call; None: they are emitted one by one.
     """
 
-    look_up_mask = 15  # Every 16th ack looks at the clock
+    look_up_mask = 15  # Every 16th ack checks the clock
 
     def __init__(
         self,
@@ -52,7 +52,7 @@ class RecordEmitter:
         other_isolations: Callable[[], Iterable[CrashIsolation]] = lambda: (),
         emit_many: EmitMany | None = None,
     ) -> None:
-        self.by_key: dict[str, Partition] = {}  # Whom answers are for: the present membership's
+        self.by_key: dict[str, Partition] = {}  # The targets of acks and fails, of the present membership
         self._settings = services.setup.settings
         self._timeout_ms = services.setup.timeout_ms
         self._metrics = services.metrics
@@ -71,9 +71,9 @@ class RecordEmitter:
         self.tracing: Tracing | None = None  # with ``kafka.trace_every``
 
     def emit_cached(self, parts: Iterable[Partition], most: int, emit: Callable[..., Any], now: int) -> int:
-        """Emit retries that are due and in memory, the others are read again; return how many tuples that were.
+        """Emit due retries that are in memory (others are read again); return the number of tuples.
 
-        The tuples of one record leave together, even where fewer are left of ``most``.
+        The tuples of one record leave together, even if that exceeds ``most``.
         """
         sent = 0
         for part in parts:
@@ -83,15 +83,15 @@ class RecordEmitter:
         return sent
 
     def emit_turn(self, part: Partition, most: int, emit: Callable[..., Any], now: int) -> int:
-        """Emit up to ``most`` tuples of one partition, whose turn it is; return how many were."""
+        """Emit up to ``most`` tuples of the partition whose turn it is; return how many were emitted."""
         return self._emit_alone(part, emit, now) if part.isolation.single else self._emit_some(part, most, emit, now)
 
     def _emit_some(self, part: Partition, most: int, emit: Callable[..., Any], now: int) -> int:
-        """Look at the records of one partition until ``most`` were emitted or none waits; return how many were."""
+        """Emit up to ``most`` of the waiting records of one partition; return the number of tuples."""
         cursor, seen, end, sent = part.cursor, part.ledger.next, part.isolation.emit_end(), 0
         records = cursor.waiting
         together = self._emit_many is not None and part.make_many is not None and not self._hooks and not part.broken
-        # Without ackers an ack comes inside emit, and may look at the timers: a commit can put these records back.
+        # Without ackers an ack comes inside emit, and may run the timers: a commit can put these records back.
         while cursor.at < end and sent < most and cursor.waiting is records:
             at = cursor.at
             record = records[at]
@@ -107,7 +107,7 @@ class RecordEmitter:
         return sent
 
     def _emit_run(self, part: Partition, records: Sequence[Any], now: int) -> int:
-        """Emit the first of these records, that were not seen before, together; return how many; 0: look at each."""
+        """Emit the leading records that were not seen before together; return how many; 0: process each by itself."""
         values = list(map(_VALUE, records))
         if None in values:  # there is nothing to decode
             records = records[: values.index(None)]
@@ -123,7 +123,7 @@ class RecordEmitter:
         return count
 
     def _emit_one(self, part: Partition, record: Any, emit: Callable[..., Any], now: int) -> int:
-        """Emit a record that is new, or a retry that is due; return how many tuples that were."""
+        """Emit a new record, or a retry that is due; return the number of tuples."""
         ledger, offset = part.ledger, record.offset
         if offset < ledger.next:
             if not self._try_again(part, record, now):
@@ -137,7 +137,7 @@ class RecordEmitter:
         try:
             values = part.make_whole(record) if part.broken else part.make(record)
         except USER_ERRORS as error:  # whatever a format raises is this record's failure
-            part.note_read()  # the breaker goes by what was read, this record included
+            part.note_read()  # the breaker counts the records read, this one included
             self._unreadable(part, record, error, now)
             return 0
         tup_id = part.prefix + str(offset)
@@ -153,7 +153,7 @@ class RecordEmitter:
         return 1
 
     def _emit_alone(self, part: Partition, emit: Callable[..., Any], now: int) -> int:
-        """While single records are out: emit the next one, if none is out; return how many tuples that were."""
+        """While records go out one at a time: emit the next one if none is out; return the number of tuples."""
         sent = 0
         cursor, isolation = part.cursor, part.isolation
         while cursor.has_waiting and not sent and not part.ledger.in_flight:
@@ -164,19 +164,19 @@ class RecordEmitter:
                     break
                 isolation.alone = offset
                 if not self._write_down(part):
-                    # It does not leave. Were it still called alone, the next commit for another partition's record
-                    # would hold both, and a death would be blamed on this one too, which has not been out.
+                    # It is not emitted. If it still counted as alone, the next commit for another partition's record
+                    # would list both, and a death would be blamed on this record too, which was never out.
                     isolation.alone = None
                     break
                 if cursor.waiting is not waiting or cursor.at != at:
-                    break  # the commit has learned of a rebalance, or that the topic is another one
+                    break  # the commit has revealed a rebalance, or a new topic of the same name
             else:
                 isolation.stop_waiting()
             sent = self._emit_some(part, 1, emit, now)
         return sent
 
     def _may_leave(self, part: Partition, offset: int, now: int) -> bool:
-        """Return whether a record that waits will be made into a tuple, and not be passed over."""
+        """Return whether a waiting record will be emitted, not skipped."""
         ledger = part.ledger
         if offset >= ledger.next:
             failures = ledger.earlier_failures.get(offset, 0)
@@ -185,13 +185,13 @@ class RecordEmitter:
         return retry is not None and retry.ready_at <= now and offset not in part.exhausted
 
     def isolations(self) -> list[CrashIsolation]:
-        """Return those of partitions that have a record out alone, or about to be, or waiting to be."""
+        """Return the isolations of partitions with a record that is out alone, about to be, or waiting to be."""
         return [part.isolation for part in self.by_key.values() if part.isolation.concerns_others]
 
     # --- what comes back ---
 
     def ack(self, tup_id: str) -> bool:
-        """Take an ack; return whether it changed anything. Unknown, double and late ones do not."""
+        """Process an ack; return whether it changed anything. Unknown, duplicate and late acks do not."""
         try:
             key, _, offset_text = tup_id.rpartition("/")
             part = self.by_key[key]
@@ -214,7 +214,7 @@ class RecordEmitter:
         return True
 
     def ack_many(self, tup_ids: Iterable[str]) -> None:
-        """Take many acks; those that follow one another together."""
+        """Process many acks, those of consecutive offsets together."""
         last, start, end = None, 0, 0
         for tup_id in tup_ids:
             key, _, text = tup_id.rpartition("/")
@@ -227,7 +227,7 @@ class RecordEmitter:
         self._ack_run(last, start, end)
 
     def _ack_run(self, key: str | None, start: int, end: int) -> None:
-        """Take the acks of the records in ``[start, end)``."""
+        """Process the acks of the records in ``[start, end)``."""
         if key is None:
             return
         part = self.by_key.get(key)
@@ -240,9 +240,9 @@ class RecordEmitter:
         self._metrics.stale += end - start - acked
 
     def fail(self, tup_id: str, failure: Failure | None) -> bool:
-        """Take a fail, with its reason where that is known; return whether it changed anything.
+        """Process a fail, with its reason if known; return whether it changed anything.
 
-        Where it is not known, its age decides whether it is a timeout, which counts no attempt.
+        Without a reason, the tuple's age decides whether it is a timeout, which does not count as an attempt.
         """
         part, offset = self._find(tup_id)
         emitted_at = part.ledger.emitted_at(offset) if part is not None else None
@@ -269,13 +269,13 @@ class RecordEmitter:
         return part is not None and offset < part.ledger.known_end
 
     def _find(self, tup_id: str) -> tuple[Partition | None, int]:
-        """Return whose message id this is, and the offset in it."""
+        """Return the partition and offset of a message id."""
         key, _, offset_text = str(tup_id).rpartition("/")
         part = self.by_key.get(key)
         return part, int(offset_text) if part is not None and offset_text.isdecimal() else -1
 
     def _retry_or_exhaust(self, part: Partition, offset: int, failure: Failure, now: int) -> bool:
-        """Take a fail of what is out."""
+        """Process a fail of a record that is out."""
         timed_out = failure.kind == "timeout"
         retry = self._take_back(part, offset, failure, now)
         if retry is None:
@@ -286,7 +286,7 @@ class RecordEmitter:
         timeouts = retry.timeouts + part.timed_out.get(offset, 0)
         part.remember(offset, retry.failures, timeouts=timeouts)
         part.retry_cache.keep_failed(offset, offset + 1, part.cursor.waiting)
-        # A retry that fails says nothing of other records: at the end of a topic only those of bad ones are left.
+        # A failed retry proves nothing about other records: at the end of a topic only retries of bad ones are left.
         if not timed_out and retry.failures == 1 and offset >= part.ledger.known_end:
             self._streak.note(part, offset, failure, self.by_key.values(), now)
         too_late = timeouts >= self._settings["timeouts_max"]
@@ -358,7 +358,7 @@ class RecordEmitter:
 def emit_rows(
     part: Partition, offset: int, rows: list[list[Any]], emit: Callable[..., Any], tup_id: str | None, hooks: Hooks
 ) -> int:
-    """Emit the tuples of one record, all under one id; return how many. The record is done when each has its answer."""
+    """Emit the tuples of one record, all under one id; return how many. The record is done when all are answered."""
     if len(rows) > 1 and tup_id is not None:
         part.shared[offset] = (len(rows), None)
     for row in rows:
@@ -372,7 +372,7 @@ def emit_rows(
 class UntrackedEmitter:
     """Emits without waiting for acks: an offset is done when it is emitted."""
 
-    look_up_mask = 0  # Every ack looks at the clock
+    look_up_mask = 0  # Every ack checks the clock
 
     def __init__(self, services: SpoutServices, component: str, clock: Clock) -> None:
         self.by_key: dict[str, Partition] = {}
@@ -386,7 +386,7 @@ class UntrackedEmitter:
         self._wall = clock.wall
 
     def emit_cached(self, parts: Iterable[Partition], most: int, emit: Callable[..., Any], now: int) -> int:
-        """There are no retries."""
+        """Emit nothing: there are no retries."""
         return 0
 
     def emit_turn(self, part: Partition, most: int, emit: Callable[..., Any], now: int) -> int:
@@ -399,7 +399,7 @@ class UntrackedEmitter:
             if ledger.is_done(record.offset):
                 metrics.skipped += 1
                 continue
-            ledger.passed(record.offset + 1)  # before it leaves: what raises in between is not emitted again
+            ledger.passed(record.offset + 1)  # before the emit: a record that raises in between is not emitted again
             try:
                 values = part.make_whole(record)
             except USER_ERRORS as error:  # whatever a format raises is this record's failure
@@ -418,7 +418,7 @@ class UntrackedEmitter:
         return sent
 
     def _unreadable(self, part: Partition, record: Any, error: UserError) -> None:
-        """It goes to the dead-letter topic, as it does under each guarantee; a crash before that loses it."""
+        """Dead-letter an unreadable record, as under every guarantee; a crash before that loses it."""
         now_ms = int(self._wall() * 1000)
         self._metrics.failed += 1
         failure = Failure("exception", component=self._component, error=describe(error))
@@ -429,14 +429,14 @@ class UntrackedEmitter:
         self._dead_lettering.exhaust(part, record.offset)
 
     def leave_behind(self, parts: Iterable[Partition], now: int) -> None:
-        """Nothing is waited for."""
+        """Do nothing: no record is waited for."""
 
     def tried_before(self, tup_id: str) -> bool:
-        """Nothing is tried twice."""
+        """Return False: no record is tried twice."""
         return False
 
     def ack(self, tup_id: str) -> bool:
-        """Count an ack, which decides nothing."""
+        """Count an ack; it has no other effect."""
         self._metrics.acked += 1
         return True
 
@@ -445,7 +445,7 @@ class UntrackedEmitter:
         self._metrics.acked += len(tup_ids)
 
     def fail(self, tup_id: str, failure: Failure | None) -> bool:
-        """Count a fail, which decides nothing."""
+        """Count a fail; it has no other effect."""
         timed_out = failure is not None and failure.kind == "timeout"
         self._metrics.timeouts += timed_out
         self._metrics.failed += not timed_out

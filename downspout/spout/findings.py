@@ -1,4 +1,4 @@
-"""Whether the settings of a spout make sense together: contradictions raise, doubts are reported.
+"""Checks whether a spout's settings fit together: contradictions raise, doubtful ones are reported.
 
 Each value by itself (type, range, choices) is checked by the table in ``downspout.settings``. No broker is asked.
 """
@@ -54,13 +54,13 @@ DECIDED = {
 }
 """Properties of the client, and the setting of ours that decides each."""
 POLL_INTERVAL_MS = 300_000
-"""The client's ``max_poll_interval_ms``, unless it is given: who polls less often is thrown out of the group."""
+"""The client's ``max_poll_interval_ms``, unless it is given: a member that polls less often is removed."""
 
 
 def check(settings: Mapping[str, Any], bounded: bool = False, member: int | None = None) -> None:
-    """Raise a ConfigError where settings of the scope ``kafka`` cannot hold together; it names them.
+    """Raise a ConfigError if settings of the scope ``kafka`` contradict each other; it names them.
 
-    This is all that can be said without asking a broker; code of the user's that is named is imported.
+    These are all checks that need no broker; named user code is imported.
 
     Args:
         bounded: whether the run ends (``run.until=end``).
@@ -187,7 +187,7 @@ def _check_times(settings: Mapping[str, Any]) -> None:
 
 
 def check_dead_letter_topic(settings: Mapping[str, Any], group: str) -> None:
-    """Raise a ConfigError where letters cannot be written, or the spout would read its own for ever."""
+    """Raise a ConfigError if letters cannot be written, or the spout would read its own for ever."""
     dead_letters = dead_letter_topic(settings, group)
     if not dead_letters:
         return
@@ -207,7 +207,7 @@ def is_transactional(settings: Mapping[str, Any], context: Mapping[str, Any], sp
     """Return whether a KafkaBolt of the topology makes the commits of a spout.
 
     Raises:
-        ConfigError: several do, or the settings rule it out.
+        ConfigError: several KafkaBolts do, or the settings rule it out.
     """
     if TRANSACTIONS not in (context.get("stream->outputfields") or ()):
         return False
@@ -255,7 +255,7 @@ def _check_transactional(settings: Mapping[str, Any], sinks: Sequence[str], spou
 
 
 def doubts(settings: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """Yield (what, cure) of what is allowed, and may not be meant."""
+    """Yield (what, cure) for settings that are allowed but may be unintended."""
     start = settings["start"]
     reset = str(settings["client"].get("auto_offset_reset") or "none").lower()
     if reset != "none" and not start.endswith(reset.upper()):
@@ -282,7 +282,7 @@ def doubts(settings: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
 
 
 def check_partitions(settings: Mapping[str, Any]) -> None:
-    """Raise a ConfigError where ``kafka.partitions`` contradicts other settings."""
+    """Raise a ConfigError if ``kafka.partitions`` contradicts other settings."""
     named = partitions_named(settings["partitions"])
     if named and settings["mode"] != "assign":
         raise ConfigError(
@@ -295,7 +295,7 @@ def check_partitions(settings: Mapping[str, Any]) -> None:
 
 
 def check_offsets(settings: Mapping[str, Any], bounded: bool) -> None:
-    """Raise a ConfigError where the offsets that are named contradict each other, or other settings.
+    """Raise a ConfigError if the named offsets contradict each other or other settings.
 
     Args:
         bounded: whether the run ends.
@@ -360,7 +360,7 @@ def setup_of(conf: Mapping[str, Any], context: Mapping[str, Any]) -> Setup:
 
 
 def _sinks(conf: Mapping[str, Any]) -> tuple[Path, ...]:
-    """Return the directories of the topology's sinks; where a sink has none, ``sparse -o`` may give it to all."""
+    """Return the directories of the topology's sinks; for sinks without one, ``sparse -o`` may set it for all."""
     key = "parquet.directory"
     found: dict[Path, None] = {}
     for given in {one or conf.get(key): None for one in conf.get(SINKS) or ()}:

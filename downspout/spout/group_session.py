@@ -1,8 +1,8 @@
-"""A session of a spout in its consumer group, from the join to the leave: what is ours, committed, and handed over.
+"""A session of a spout in its consumer group, from join to leave: partitions, commits, hand-overs.
 
-Before a planned hand-over the session drains: it polls nothing and waits, for some calls of ``next_tuple`` and at most
-``kafka.drain_ms_max``, until what is out is acked. Then it commits, and only then lets the consumer release its
-partitions. No call blocks: on Storm the acks come through the same pipe.
+Before a planned hand-over the session drains: it stops polling and waits, for some calls of ``next_tuple`` and at most
+``kafka.drain_ms_max``, until all records in flight are acked. Then it commits, and only then lets the consumer release
+its partitions. No call blocks: on Storm the acks come through the same pipe.
 """
 
 from __future__ import annotations
@@ -39,13 +39,13 @@ from downspout.spout.starting import EndOffsets, missing_topics, no_partition, n
 
 
 class SessionState(Enum):
-    """Where a session stands; :data:`TRANSITIONS` says what may follow."""
+    """The state of a session; :data:`TRANSITIONS` lists the allowed successors."""
 
-    JOINING = "joining"  # No assignment has arrived, or not all of it has started; what has is read
-    RUNNING = "running"  # All that is ours has started
-    DRAINING = "draining"  # A rebalance is near: nothing is polled, and what is out has time for its answer
+    JOINING = "joining"  # No assignment has arrived, or not all its partitions have started; started ones are read
+    RUNNING = "running"  # All our partitions have started
+    DRAINING = "draining"  # A rebalance is near: nothing is polled, and tuples in flight have time for their answers
     HANDED_OVER = "handed over"
-    """All is committed for the next owners; polls bring nothing, and let the rebalance go on."""
+    """All is committed for the next owners; polls return no records, and let the rebalance go on."""
     LEFT = "left"  # The group is left
 
 
@@ -60,10 +60,10 @@ HANDING_OVER = (SessionState.DRAINING, SessionState.HANDED_OVER)
 
 
 class GroupSession:
-    """A consumer, the partitions that are ours, and how they are read; the first poll joins the group.
+    """A consumer, our partitions, and how they are read; the first poll joins the group.
 
     Args:
-        earlier: the session before, whose epochs and, in a bounded run, whose ends go on.
+        earlier: the previous session; its epochs and, in a bounded run, its ends are continued.
 
     Raises:
         BrokerError: no broker answers, or a bounded run lacks a topic.
@@ -99,17 +99,17 @@ class GroupSession:
         self.turns: deque[Partition] = deque()  # Partitions with records to emit, the next one first
         self.state = SessionState.JOINING
         self._drain_until = 0  # While draining: for how long, in ms
-        self._has_just_joined = setup.joins  # Whether we have not looked yet who else is in the group
-        self._is_thrown_out = False  # Whether the last commit was refused because the group goes on without us
+        self._has_just_joined = setup.joins  # Whether the other members of the group are not checked yet
+        self._is_thrown_out = False  # Whether the last commit was refused because we are no longer a member
 
     @property
     def parts(self) -> list[Partition]:
-        """Return what is ours now."""
+        """Return our partitions."""
         return list(self.assignment.parts.values())
 
     @property
     def active(self) -> list[Partition]:
-        """Return what is ours and needs more than to be read."""
+        """Return our partitions that need more than polling."""
         return [part for part in self.assignment.parts.values() if not part.is_idle]
 
     def count_in_flight(self) -> int:
@@ -123,31 +123,31 @@ class GroupSession:
 
     @property
     def ends_transaction(self) -> bool:
-        """Return whether a transaction ends as soon as all that is out has its answer."""
+        """Return whether a transaction ends as soon as all tuples in flight are answered."""
         return self._services.transactions is not None and self._services.transactions.is_wanted
 
     @property
     def holds_back(self) -> bool:
-        """Return whether a transaction that ends, or has not begun, lets no record leave."""
+        """Return whether a transaction that is ending, or has not begun, holds records back."""
         return self._services.transactions is not None and self._services.transactions.holds_back
 
     def hurries(self, now: int) -> bool:
-        """Return whether sinks should flush as soon as they can: a search, or a death to make up for."""
+        """Return whether sinks should flush early: during a search, or while catching up after a death."""
         return any(part.isolation.hurries(now, self.consumer.highwater(part.tp)) for part in self.parts)
 
     def waits_for_sinks(self, now: int) -> bool:
-        """Return whether a hand-over, a transaction's end, a search or a death to make up for waits for acks."""
+        """Return whether a hand-over, a transaction's end, a search or the catch-up after a death waits for acks."""
         return self.state is SessionState.DRAINING or self.ends_transaction or self.hurries(now)
 
     def become(self, state: SessionState) -> None:
-        """Go to another state, which the table allows."""
+        """Change to another state that the table allows."""
         assert state in TRANSITIONS[self.state], f"{self.state} cannot become {state}"
         self.state = state
 
     # --- what changes hands ---
 
     def update_assignment(self, now: int) -> None:
-        """Act on what the rebalance listener has written down."""
+        """Process the callbacks that the rebalance listener has recorded."""
         assignment, services = self.assignment, self._services
         if self.state in HANDING_OVER and not self.consumer.rejoin_pending():
             self._end_hand_over()
@@ -178,10 +178,10 @@ class GroupSession:
             services.poll_gate.record_error(error, services.now())
 
     def _why_held(self, error: errors.UnstableOffsetCommitError) -> errors.UnstableOffsetCommitError:
-        """Return an error that names the transactions which hold our commits back.
+        """Return an error that names the transactions that block our commits.
 
-        A bolt that begins anew has its former transactions ended. So these are of a member that has not come back
-        since it died, or of another program.
+        A bolt that restarts ends its former transactions. So these belong to a member that died and has not returned,
+        or to another program.
         """
         where = ", ".join(f"{tp.topic}[{tp.partition}]" for tp in error.args[0])
         found = self._cluster.open_transactions(self._services.setup.group)
@@ -219,7 +219,7 @@ class GroupSession:
             part.cursor.seek(self.consumer, part.cursor.reading)
 
     def restart(self, due: Due) -> None:
-        """Start all partitions anew, from what is committed; whether ``due`` is among it is not known."""
+        """Restart all partitions from their commits; whether these include ``due`` is unknown."""
         self.assignment.restart({tp: (point, metadata) for tp, (_, point, metadata, _) in due.items()})
         self.turns.clear()
         if self.state is SessionState.RUNNING:
@@ -232,7 +232,7 @@ class GroupSession:
 
     @property
     def identity(self) -> Identity:
-        """Return who commits."""
+        """Return the identity of the committer."""
         return self._services.setup.identity
 
     def put_back(self) -> None:
@@ -243,7 +243,7 @@ class GroupSession:
             part.cursor.put_back(self.consumer)
 
     def _hand_over(self, now: int) -> bool:
-        """Before partitions go without a drain: commit what is done; return whether it is committed."""
+        """Before partitions are handed over without a drain: commit what is done; return whether that succeeded."""
         self.put_back()
         self._services.dead_lettering.finish(self._services.now, self.assignment)
         if not self.commit(now, self._services.setup.hand_overs_wait, last=True):
@@ -260,37 +260,37 @@ class GroupSession:
             self.become(SessionState.DRAINING)
             self._drain_until = now + self._services.setup.settings["drain_ms_max"]
             self.put_back()
-        # Drained, or out of time, the session commits, and polls from then on, but for no records: that lets the join
-        # complete. What is not acked by now goes to the next owner.
+        # Once drained or out of time, the session commits, and then polls without reading records, so that the join can
+        # complete. Records not acked by now go to the next owner.
         if self.state is SessionState.DRAINING and self._is_drained(now):
             self.become(SessionState.HANDED_OVER)
         return self.state
 
     def _is_drained(self, now: int) -> bool:
-        """Commit if all that is out has its answer, or the time is over; return whether others may take over."""
+        """Commit if all tuples in flight are answered, or time is up; return whether others may take over."""
         in_time = now < self._drain_until
         if in_time and (self._services.dead_lettering.out or not self.idle):
             return False
-        # A member that the group has thrown out (its process was frozen for too long) has nothing to hand over:
-        # others have its partitions, and no commit of it is taken. So it joins again at once.
+        # A removed member (its process was frozen for too long) has nothing to hand over: others have its partitions,
+        # and its commits are refused. So it rejoins at once.
         return self.commit(now, self._services.setup.hand_overs_wait, last=True) or not in_time or self._is_thrown_out
 
     def _end_hand_over(self) -> None:
-        """The rebalance is over: what has stayed with us was handed over by its last commit, so commit it anew."""
+        """The rebalance is over: the last commit of our remaining partitions says "handed over", so commit again."""
         self.become(SessionState.JOINING)
         self._commit_next()
 
     # --- what is committed ---
 
     def _commit_next(self) -> None:
-        """Make the next turn commit, and wait for the answer, before anything leaves."""
+        """Make the next turn commit, and wait for the answer, before any record is emitted."""
         self._waits_next = True
         self._services.commit_timer.expedite()
 
     def commit(self, now: int, wait: bool = True, last: bool = False, leaving: bool = False) -> bool:
-        """Commit what has changed; return whether the broker has it all, or with ``wait=False`` whether it was sent.
+        """Commit what has changed; return whether the broker has it all or, with ``wait=False``, whether it was sent.
 
-        With ``last``, or between a drain and the rebalance that it is for, the partitions are handed on in order. With
+        With ``last``, or between a drain and its rebalance, this is an orderly hand-over of the partitions. With
         ``leaving`` only this process ends in order; others, in which bolts run, may have died.
         """
         services = self._services
@@ -328,7 +328,7 @@ class GroupSession:
         return True
 
     def _settle(self) -> bool:
-        """Wait for the answer to the commit on its way; return whether the broker has it, and may get the next one."""
+        """Wait for the answer to the pending commit; return whether the broker has it and may get the next one."""
         try:
             self.consumer.commit({})
         except errors.KafkaError as error:
@@ -338,7 +338,7 @@ class GroupSession:
         return not self._services.commit_gate.waits(self._services.now())
 
     def _hear(self) -> None:
-        """Act on the answer to the commit on its way, if it is there."""
+        """Process the answer to the pending commit, if it has come."""
         if not self._sent.is_answered:
             return
         try:
@@ -362,23 +362,23 @@ class GroupSession:
         services.commit_timer.expedite()
 
     def _failure_policy(self, ends: bool) -> CommitFailurePolicy | None:
-        """Return which failed attempts a commit leaves out; once the breaker is open, any commit may be the last."""
+        """Return which failed attempts a commit omits; once the breaker is open, any commit may be the last."""
         tripped = self._services.dead_lettering.tripped
         retries_max = self._services.setup.settings["retries_max"]
         return CommitFailurePolicy(retries_max, tripped) if ends or tripped else None
 
     def commit_last(self, now: int) -> bool:
-        """Commit before leaving the group; return whether everything is committed. Count what is not."""
+        """Commit before leaving the group; count uncommitted offsets. Return whether everything is committed."""
         services = self._services
         services.metrics.retry_later = sum(part.ledger.failed for part in self.assignment.parts.values())
         committed = self.commit(now, last=True)
         if not committed and not services.is_late(now):
-            # One that failed for the moment is worth one more try at once.
+            # After a transient failure one more try at once is worthwhile.
             services.commit_gate.succeeded()
             committed = self.commit(now, last=True)
         if not committed:
             services.metrics.uncommitted = self._uncommitted()
-            # Where the group has thrown us out, others may have committed all of it meanwhile.
+            # If the group has removed us, others may have committed all of it meanwhile.
             committed = self._is_thrown_out and not services.metrics.uncommitted
         return committed
 
@@ -405,12 +405,12 @@ class GroupSession:
             self._services.log.warning("leaving group %s failed: %s", self._services.setup.group, describe(error))
 
     def exhausted(self) -> bool:
-        """Bounded run: return whether all of our partitions is emitted; acks may be outstanding."""
+        """Bounded run: return whether all records of our partitions are emitted; acks may be outstanding."""
         parts = self.assignment.parts.values()
         return self.assignment.complete and all(part.read_to_end(self.consumer) for part in parts)
 
     def finished(self) -> bool:
-        """Bounded run: return whether all is acked, so that there is no need to wait for the timer."""
+        """Bounded run: return whether all records are acked, so that the commit need not wait for the timer."""
         parts = self.assignment.parts.values()
         return (
             self.bounds is not None
@@ -434,10 +434,10 @@ class GroupSession:
 def open_consumer(
     cluster: Cluster, setup: Setup, bounds: EndOffsets | None, log: logging.Logger
 ) -> tuple[ConsumerPort, EndOffsets | None]:
-    """Make a consumer and look at its topics; return it and, in a bounded run, where that ends.
+    """Make a consumer and check its topics; return it and, in a bounded run, the end offsets.
 
     Args:
-        bounds: of an earlier consumer of the same run; they stay.
+        bounds: the end offsets of an earlier consumer of the same run; they are kept.
     """
     bootstrap, topics = setup.settings["bootstrap"], setup.settings["topics"] or []
     try:
@@ -483,7 +483,7 @@ def open_consumer(
 
 
 def _with_store(consumer: ConsumerPort, cluster: Cluster, setup: Setup, log: logging.Logger) -> ConsumerPort:
-    """Let commits go where ``kafka.offset_store`` says."""
+    """Return the consumer with its commits in the store that ``kafka.offset_store`` names."""
     settings = setup.settings
     if (location := settings["offset_store"]) == KAFKA:
         return noted_commits(consumer, setup, log)
@@ -506,9 +506,9 @@ def _with_store(consumer: ConsumerPort, cluster: Cluster, setup: Setup, log: log
 def unknown_partitions(
     consumer: ConsumerPort, setup: Setup, missing: Collection[str]
 ) -> list[tuple[str, TopicPartition]]:
-    """Return each partition that settings name and that does not exist, with the setting; not of missing topics.
+    """Return each partition that a setting names but that does not exist, with the setting; not of missing topics.
 
-    Those are warned of separately; and a topic that a pattern matches may appear later.
+    Missing topics get their own warning, and a topic that a pattern matches may appear later.
     """
     named = [
         (key, tp)

@@ -2,10 +2,10 @@
 
 **Metrics** are explained in ``downspout.metrics``.
 
-**Stalls.** A partition that makes no progress is reported once, with the offset that blocks it and the reason as far
-as the spout knows. The time limit is twice the session timeout: within that, whatever was lost with a process or a
-broker should be on its way again. It is two thirds of the message timeout if that is longer: a sink may hold records
-for a third of it. No member can see a partition that none of them was given; a task that was given none says so.
+**Stalls.** A partition that makes no progress is reported once, with the offset that blocks it and the reason, if
+known. The time limit is twice the session timeout: within that, whatever was lost with a process or a broker should be
+on its way again. It is two thirds of the message timeout if that is longer: a sink may hold records for a third of it.
+A partition that no member was assigned is invisible to all of them; a task without partitions warns.
 """
 
 from __future__ import annotations
@@ -57,19 +57,19 @@ def summarise(metrics: SpoutMetrics, session: GroupSession | None, now: int) -> 
 
 
 def final_gauges(session: GroupSession, now: int) -> dict[str, float]:
-    """Return what remains true of a member that is about to leave: how far it came in the partitions that it had."""
+    """Return the gauges that stay valid when a member leaves: its progress in its partitions."""
     gauges = summarise(SpoutMetrics(), session, now)
     return {name: gauges[name] for name in ("lag", "committed", "partitions") if name in gauges}
 
 
 ADDED = ("log_records", "done", "uncommitted", "in_flight", "failed", "fetches", "fetched")
-"""What may be added up over partitions."""
+"""The figures that can be summed over partitions."""
 
 
 def by_partition(
     session: GroupSession | None, now: int, wall_s: float, reason: StallReason | None = None
 ) -> dict[str, dict[str, Any]]:
-    """Return where the group stands in each partition that is owned; ``downspout.metrics`` explains the names.
+    """Return the group's position in each owned partition; ``downspout.metrics`` explains the names.
 
     Asks no broker. O(log h) for each partition; of one that is blocked by a record that is out, O(open trees).
     """
@@ -97,7 +97,7 @@ def _log_figures(part: Partition, end: int, fetches: Fetches | None, now_s: floa
 
 
 def log_figures(committed: int | None, begin: int, end: int) -> dict[str, Any]:
-    """Return what follows from where a log begins and ends, and from what is committed.
+    """Return the figures derived from a log's bounds and the committed offset.
 
     >>> log_figures(70, 50, 90)
     {'committed': 70, 'begin': 50, 'end': 90, 'lag': 20, 'log_records': 40, 'retention_records': 20}
@@ -124,7 +124,7 @@ def fetch_figures(fetches: Fetches | None, now_s: float) -> dict[str, Any]:
 
 
 def total_of(partitions: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
-    """Return the sum of partitions, and the longest lag in time; no lag where that of one is not known.
+    """Return the sums over partitions, and the longest lag in time; no lag if that of one is unknown.
 
     >>> found = total_of([{"lag": 3, "done": 1, "lag_s": 0.5}, {"lag": None, "done": 2, "lag_s": 7.0}])
     >>> found["partitions"], found["lag"], found["lag_s"], found["done"], found["failed"]
@@ -176,7 +176,7 @@ def _figures(part: Partition, now: int, reason: StallReason | None) -> dict[str,
 
 
 def _why(part: Partition, point: int, now: int) -> str:
-    """Say what the offset waits for that holds a commit back; the stall report knows more, and asks for it."""
+    """Describe what the offset that blocks a commit waits for; the stall report queries more details."""
     if point in part.exhausted:
         return "failed for good, its dead letter is not written yet"
     retry, emitted_at = part.ledger.retry_state(point), part.ledger.emitted_at(point)
@@ -200,7 +200,7 @@ def _lag(session: GroupSession) -> int | None:
 
 
 def _ends(session: GroupSession) -> dict[Partition, int]:
-    """Return where each partition's log ends, as of its last fetch, or of its start where none was.
+    """Return each partition's log end, as of its last fetch or, without one, of its start.
 
     The assignment is a copy, so one look at it.
     """
@@ -212,7 +212,7 @@ def _ends(session: GroupSession) -> dict[Partition, int]:
 
 
 LOOK_MS = 1_000  # How often partitions are looked at
-IN_VAIN = 3  # A partition that was polled alone so often, and nothing came, does not wait for the others
+IN_VAIN = 3  # A partition that was polled alone this often without a record does not wait for the others
 FASTER = "faster bolts, or more of them (downspout run --workers; on Storm: par)"
 Whereabouts = Callable[[str], str]
 
@@ -249,7 +249,7 @@ class Stalls:
         }
 
     def check(self, session: GroupSession, now: int, called_at: int, whereabouts: Whereabouts) -> None:
-        """Look at all partitions, where it is time to, and warn.
+        """Check all partitions if a check is due, and warn.
 
         Args:
             called_at: when the spout was asked for tuples last.
@@ -273,7 +273,7 @@ class Stalls:
                 self._warn(tp, part, report, self.reason(session, now, called_at, whereabouts))
 
     def reason(self, session: GroupSession, now: int, called_at: int, whereabouts: Whereabouts) -> StallReason:
-        """Return what says of any record why it waits, as of now; arguments as for :meth:`check`."""
+        """Return the StallReason that explains why any record waits, as of now; arguments as for :meth:`check`."""
         return StallReason(self._setup, self._error(), session, now, called_at, whereabouts)
 
     def _check_share(self, session: GroupSession, has_any: bool, now: int) -> None:
@@ -292,7 +292,7 @@ class Stalls:
             )  # fmt: skip
 
     def _error(self) -> str:
-        """Return what the broker, or the connection to it, has to say at the moment; empty: nothing bad."""
+        """Return the current error of the broker or the connection to it; empty if there is none."""
         return next((gate.last_error for gate in self._gates if gate.last_error), "")
 
     def _point(self, part: Partition, session: GroupSession) -> int:
@@ -357,7 +357,7 @@ class StallReason:
         return self._unread(part)
 
     def _away(self, part: Partition | None, offset: int) -> Outage | None:
-        """Return what does not answer, where the partition may wait for that; None where it does not."""
+        """Return the outage that the partition may wait for, or None."""
         told = [outage for outage in OUTAGES.current() if outage.said_at is not None]
         if not told or (part is not None and (last := part.last_failures.get(offset)) and not _is_outage(last)):
             return None

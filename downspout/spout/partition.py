@@ -1,16 +1,17 @@
-"""A partition that is ours: what was read of it, what failed, what is committed, and what may kill its process.
+"""An owned partition: what was read, what failed, what is committed, and which records may kill the process.
 
 **Records that kill their process.** The rules of the search are in ``downspout.ledger.isolation``; its state travels in
-the metadata of commits. Each partition has a :class:`CrashIsolation`, which says what may leave and what the next
-commit says. :class:`UncleanStarts` decides with which state that begins.
+the metadata of commits. Each partition has a :class:`CrashIsolation`, which decides which records may be emitted and
+what the next commit records. :class:`UncleanStarts` decides its initial state.
 
-The last commit says that a process died, not which. A worker that is killed takes the spout with it, and all that the
-spout knew about the record that was out. So the processes' notes (``downspout.system.process_notes``) are read:
+The last commit shows that a process died, not which one. When a worker is killed, so is the spout, with all it knew
+about the record that was out. So the processes' notes (``downspout.system.process_notes``) are read:
 
-* A process that died with a record in its hands makes that record a suspect: it is tried alone.
+* If a process died while it had a record, that record is a suspect: it is tried alone.
 * A record that was out alone has failed only if a process has died with it. If no note says so, and all processes that
-  keep notes ended together, it was another death: a kill of the worker, the spout, another component. But not for
-  ever (:data:`STRANGERS_MAX`): a record may kill what keeps no note, the worker's JVM or a component that is not ours.
+  keep notes ended together, the death had another cause: a kill of the worker, the spout or another component. This
+  holds for a limited number of deaths (:data:`STRANGERS_MAX`): a record may kill a process without notes, such as the
+  worker's JVM or a component that is not ours.
 * If a task keeps no note (bolts on other machines, components that are not ours) and others outlived the death, the
   commit alone decides, as it does if no task keeps one, and the record counts as failed. It takes several deaths at one
   offset until a record is out alone, and more than ``kafka.retries_max`` with that very record until it is given up.
@@ -37,17 +38,17 @@ from downspout.spout.ports import SpoutMetrics
 from downspout.system.process_notes import ComponentDeath, NoteReader
 
 STRANGERS_MAX = 25
-"""So many deaths in a row are no accident: a record may kill what keeps no note: a stock bolt, or by its size the
-worker's JVM."""
+"""This many deaths in a row are no accident: a record may kill a process without notes: a stock bolt or, by its size,
+the worker's JVM."""
 WAITS_MS_MAX = 10_000
-"""So long after its last turn other partitions keep back for one with a record that failed before and waits to be out
+"""How long after its last turn other partitions wait for one with a record that failed before and waits to be out
 alone."""
-CAUGHT_UP = 1_000  # A partition that is so few records behind the end of its log has caught up
-HURRY_MS_MAX = 60_000  # What takes longer to catch up with goes at its usual pace then: short steps make small files
+CAUGHT_UP = 1_000  # A partition at most this many records behind the end of its log has caught up
+HURRY_MS_MAX = 60_000  # If catching up takes longer, it continues at the usual pace: short steps make small files
 
 
 class UncleanStarts:
-    """Counts them, warns, and decides with which state a partition begins."""
+    """Counts unclean starts, warns, and decides the initial state of a partition."""
 
     def __init__(
         self,
@@ -67,10 +68,10 @@ class UncleanStarts:
     def look_back(
         self, tp: TopicPartition, base: int, end: int, found: CommitMetadata, *, ours: bool
     ) -> tuple[Isolation, CommitMetadata]:
-        """Return the state to start with; and what was found, with a death while a record was alone as its attempt.
+        """Return the state to start with, and the metadata; a death while a record was alone counts as its attempt.
 
         Args:
-            ours: whether this process made that commit: then it lives, and its session ran out.
+            ours: whether this process made that commit: then it did not die, but its session expired.
         """
         if not self._tracks:
             return AT_WORK, found
@@ -106,7 +107,7 @@ class UncleanStarts:
         return found
 
     def _is_to_blame(self, alone: int, deaths: Collection[ComponentDeath]) -> bool:
-        """Return whether a process has died with a record that was out alone, as far as can be known."""
+        """Return whether a process seems to have died with a record that was out alone."""
         if any(not death.topic or death.first <= alone <= death.last for death in deaths):
             return True
         keeping = self._tasks & self._notes.tasks()
@@ -120,7 +121,7 @@ def _consequence(isolation: Isolation) -> str:
 
 
 class CrashIsolation:
-    """The search for a record that kills its process, in one partition; passive where no process has died."""
+    """The search for a record that kills its process, in one partition; passive if no process has died."""
 
     def __init__(
         self,
@@ -156,7 +157,7 @@ class CrashIsolation:
         return self.state.window == 1
 
     def emit_end(self) -> int:
-        """Return the index behind the last waiting record that may leave before the next commit."""
+        """Return the index after the last waiting record that may be emitted before the next commit."""
         cursor = self._cursor
         if not self.state.until:
             return len(cursor.waiting)
@@ -166,12 +167,12 @@ class CrashIsolation:
 
     @property
     def full(self) -> bool:
-        """Return whether nothing that waits may leave before the next commit, which begins another window."""
+        """Return whether no waiting record may be emitted before the next commit, which begins another window."""
         return self.searches and self._cursor.has_waiting and self._cursor.at >= self._end_of_window()
 
     @property
     def held_up(self) -> bool:
-        """Return whether nothing more may leave before what is out has its answer."""
+        """Return whether no more records may be emitted until those in flight are answered."""
         return self._ledger.in_flight > 0 and (self.single or self.full)
 
     def may_leave_alone(self, offset: int, others: Iterable[CrashIsolation], now: int) -> bool:
@@ -179,11 +180,11 @@ class CrashIsolation:
         others = [other for other in others if other is not self]
         out = [other for other in others if other.single and other._ledger.in_flight]
         waiting = [other._waits_since for other in others if other._waits(now)]
-        # Partitions try single records at the same time, those of other spouts of the process too: 100 of each, one
+        # Partitions try single records at the same time, those of other spouts in the process too: 100 of each, one
         # after the other, would take too long. A death then counts for the record that each has out. So a record that
         # failed before, perhaps by being out at a death, is out while no other is: from the second death on, only the
-        # culprit is blamed. Until it is out no other leaves, or a partition that is never at rest would keep it
-        # waiting; of several such records the one goes first that has waited longest.
+        # bad record is blamed. Until it is out no other is emitted, or a busy partition would keep it waiting; of
+        # several such records, the longest waiting goes first.
         if not self._failed_before(offset):
             self._waits_since = None
             return not waiting and not any(other._failed_before(other.alone) for other in out)
@@ -194,7 +195,7 @@ class CrashIsolation:
         return True
 
     def stop_waiting(self) -> None:
-        """What waits next will not be emitted, so that no other partition need wait for it."""
+        """Note that the next waiting record will not be emitted, so that no other partition waits for it."""
         self._waits_since = None
 
     @property
@@ -203,10 +204,9 @@ class CrashIsolation:
         return self.alone is not None or self._waits_since is not None
 
     def _waits(self, now: int) -> bool:
-        """Return whether a record that failed before waits here, and will go as soon as it may."""
+        """Return whether a record that failed before waits here and will be emitted as soon as possible."""
         waits = self._waits_since is not None and self._cursor.has_waiting and self.single
-        # A partition that gets no turns any more (its spout is deactivated, or hears nothing of its broker) is soon no
-        # reason to wait.
+        # Do not wait long for a partition that gets no more turns (its spout is deactivated, or its broker is silent).
         return waits and not self._ledger.in_flight and now - self._asked_at < WAITS_MS_MAX
 
     def _failed_before(self, offset: int | None) -> bool:
@@ -226,15 +226,15 @@ class CrashIsolation:
             return self.state
         alone = self.alone
         if alone is not None and self._ledger.emitted_at(alone) is None and self._cursor.next_waiting != alone:
-            alone = None  # it has its answer, and this is not the commit that must be there before its emit
+            alone = None  # it is answered, and this is not the commit that must precede its emit
         return self.state.at(point, moved=point > self._ledger.base, through=self.is_through(point), alone=alone)
 
     def at_end(self, state: Isolation) -> Isolation:
-        """Return the state that a commit holds which ends our ownership in order."""
+        """Return the state for the commit that ends our ownership in order."""
         return state.end(idle=self._ledger.next == self._began)
 
     def committed(self, point: int, state: Isolation) -> None:
-        """A commit at ``point`` holds this state: where it ends a window, begin the next."""
+        """Note that a commit at ``point`` holds this state; if it ends a window, begin the next."""
         self.state, self.alone = state, state.alone
         if state.until and self.is_through(point):
             self._window_end = state.window_end(point)
@@ -245,23 +245,23 @@ class CrashIsolation:
 
     @property
     def is_answered(self) -> bool:
-        """Return whether the record that was out alone has its answer, and no other commit will soon say so."""
+        """Return whether the record that was out alone is answered, and no other commit will soon record that."""
         return self.alone is not None and not self._ledger.in_flight and not self._cursor.has_waiting
 
     # --- how fast ---
 
     @property
     def awaited(self) -> bool:
-        """Return whether a process has died here, and nothing, or not all that may be the reason, is committed since.
+        """Return whether a process has died here and not all records that may be the cause are committed since.
 
-        The sooner what is out has its answer, the less will be suspected at the next death.
+        The sooner records in flight are answered, the fewer are suspected at the next death.
         """
         return self.state.starts > 0 and self._ledger.in_flight > 0
 
     def hurries(self, now: int, end: int | None) -> bool:
-        """Return whether sinks should flush as soon as they can: a search, or what a death has left to catch up with.
+        """Return whether sinks should flush early: during a search, or while catching up after a death.
 
-        Else each round of ``topology.max.spout.pending`` tuples would take as long as a sink may hold a row.
+        Otherwise each round of ``topology.max.spout.pending`` tuples takes as long as a sink may hold a row.
         """
         if self.state.starts or not self.behind_until:
             return self.state.starts > 0
@@ -274,8 +274,8 @@ class CrashIsolation:
 
 
 RENEW_MS = 3_600_000
-"""A commit that has not changed is sent again after so long: where the group has no members, as with
-``kafka.mode=assign``, it expires by its own age (KIP-211; before Kafka 2.1 in any group), by default in a week."""
+"""An unchanged commit is resent after this time: in a group without members, as with ``kafka.mode=assign``, it expires
+by its own age (KIP-211; before Kafka 2.1 in any group), by default in a week."""
 
 
 class CommitState:
@@ -290,11 +290,11 @@ class CommitState:
 
     @property
     def offset(self) -> int:
-        """Return the committed offset; -1 where there is none."""
+        """Return the committed offset; -1 if there is none."""
         return -1 if self.last is None else self.last[0]
 
     def age_ms(self, now: int) -> int:
-        """Return how old our last commit is; where it is not ours, it is as old as can be."""
+        """Return the age of our last commit; a commit that is not ours counts as infinitely old."""
         return now - (self._sent_at or 0)
 
     def is_due(self, point: int, metadata: str, now: int) -> bool:
@@ -302,17 +302,17 @@ class CommitState:
         return self.last != (point, metadata) or self._sent_at is None or now - self._sent_at >= RENEW_MS
 
     def sent(self, point: int, metadata: str, now: int) -> None:
-        """The broker has this commit."""
+        """Note that the broker has this commit."""
         self.last, self._sent_at = (point, metadata), now
 
     def in_doubt(self) -> None:
-        """The broker may have applied a commit or not: the next one says all, even what it said before."""
+        """Note that a commit's outcome is unknown: the next one is sent even if it is unchanged."""
         self._sent_at = None
 
 
 @dataclass(slots=True)
 class LastFailure:
-    """When a record failed first (None: before our time) and last, in ms since the epoch, and why, if known."""
+    """When a record failed first (None: under an earlier owner) and last, in ms since the epoch, and why, if known."""
 
     first_ms: int | None
     last_ms: int
@@ -378,7 +378,7 @@ class Partition:
     # where its log began when it was asked how old the first record is, and that record's timestamp in ms
     first_record: tuple[int, int | None] = (-1, None)
     fails: int = 0  # failed attempts that count before the first ack (``kafka.behind_max``)
-    prefix: str = field(init=False)  # What all its message ids begin with
+    prefix: str = field(init=False)  # The prefix of all its message ids
 
     def __post_init__(self) -> None:
         self.prefix = id_prefix(self.epoch, self.tp.topic, self.topic_id, self.tp.partition)
@@ -389,7 +389,7 @@ class Partition:
         return self.prefix[:-1]
 
     def tup_id(self, offset: int) -> str:
-        """Return the message id of what is out and begins at an offset."""
+        """Return the message id of the entry that is out at an offset."""
         end = self.ledger.out_until(offset) if self.make_chunk is not None else None
         return self.prefix + (str(offset) if end is None else range_id(offset, end))
 
@@ -409,7 +409,7 @@ class Partition:
 
     @property
     def is_idle(self) -> bool:
-        """Return whether the partition only needs to be read: nothing is out, waits, failed, or is searched for."""
+        """Return whether the partition only needs polling: no record is out, waits, has failed or is searched for."""
         cursor, isolation = self.cursor, self.isolation
         return not (
             self.ledger.pending
@@ -423,7 +423,7 @@ class Partition:
     # --- what is read ---
 
     def accept(self, records: Sequence[Record]) -> int:
-        """Take what a poll brought; return how many records it resolved as compacted (see :meth:`close_gap`)."""
+        """Take the records of a poll; return how many it resolved as compacted (see :meth:`close_gap`)."""
         compacted = self.close_gap(offset_at(records, 0))
         self.retry_cache.pass_on(self.cursor.waiting)
         self.cursor.take(records)
@@ -453,13 +453,13 @@ class Partition:
 
     def commit_point(self, consumer: ConsumerPort) -> int:
         """Return the offset to commit now, by what is acked."""
-        # What waits was read in order: there is nothing between what was seen and the first of it.
+        # Waiting records were read in order: there is no record between those seen and the first of these.
         waiting = self.cursor.next_waiting
         self.ledger.passed(self.cursor.position(consumer) if waiting is None else waiting)
         return self.ledger.commit_point()
 
     def read_to_end(self, consumer: ConsumerPort) -> bool:
-        """Bounded run: return whether all below the stop was read and emitted, retries included."""
+        """Bounded run: return whether all records below the stop were read and emitted, retries included."""
         stop = self.cursor.stop
         if stop is None or self.cursor.has_waiting or self.ledger.failed or self.exhausted:
             return False
@@ -470,7 +470,7 @@ class Partition:
     def remember(
         self, offset: int, attempts: int, *, is_exhausted: bool = False, end: int | None = None, timeouts: int = 0
     ) -> None:
-        """Keep how often a record, or each of a range, failed: an aborted transaction takes the ledger along."""
+        """Keep the failure count of a record, or of each in a range: an aborted transaction discards the ledger."""
         if self.tried is not None:
             last = self.last_failures.get(offset)
             for each in range(offset, offset + 1 if end is None else end):
@@ -487,7 +487,7 @@ class Partition:
         return retry
 
     def answered(self, offset: int, failure: Failure | None) -> tuple[bool, Failure | None]:
-        """Take the answer to one of several tuples of a record; return whether it is the last, and what failed."""
+        """Process the answer to one of several tuples of a record; return whether it is the last, and what failed."""
         left, failed = self.shared.pop(offset, (1, None))
         failed = failed or failure
         if left > 1:
@@ -495,12 +495,12 @@ class Partition:
         return left == 1, failed
 
     def failed_here(self, offset: int) -> bool:
-        """Return whether a record failed since the partition is ours, otherwise than by the death of a process."""
+        """Return whether a record has failed since we own the partition, other than by the death of a process."""
         last = self.last_failures.get(offset)
         return last is not None and last.failure is not None and last.failure.kind != "crash"
 
     def forget(self, offset: int) -> None:
-        """Drop what was kept about the failures of a record that is resolved."""
+        """Drop the failure data of a resolved record."""
         self.last_failures.pop(offset, None)
         self.timed_out.pop(offset, None)
         self.exhausted.discard(offset)
@@ -510,7 +510,7 @@ class Partition:
             self.retry_cache.release(offset, self.ledger)
 
     def forget_done(self) -> list[int]:
-        """Drop what was kept about records that the ledger has resolved by itself; return their offsets."""
+        """Drop the failure data of records that the ledger has resolved by itself; return their offsets."""
         done = [offset for offset in self.last_failures if self.ledger.is_done(offset)]
         for offset in done:
             self.forget(offset)

@@ -1,4 +1,4 @@
-"""Polling: which partitions are polled, from which offset, and what came."""
+"""Polling: which partitions are polled, and from which offset."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ from downspout.spout.partition import Partition
 from downspout.spout.ports import SpoutMetrics
 
 BUSY_POLL_MS = 10
-"""Longest wait in a poll while something else may come: acks of tuples that are out, which need this thread, or word of
-dead letters; or while a bounded run has nothing left to read. An engine that knows when acks may come says so."""
+"""Longest wait in a poll while other events may come: acks of tuples in flight, which need this thread, or the outcome
+of dead letters; or while a bounded run has no more to read. An engine that knows when acks may come says so."""
 IDLE_FACTOR = 5
-"""So many times longer than else a poll may wait where nothing is out and the engine has nothing else to do."""
+"""How many times longer a poll may wait if no record is out and the engine is idle."""
 JOIN_POLL_MS = 100
-"""Longest wait in a poll that is for a rebalance alone: once that is over, the rest of it would be idle."""
-TURN_MS = 1_000  # A partition that has had no records for so long, although there are some, is polled alone
+"""Longest wait in a poll that only serves a rebalance: the rest of a longer one would be idle."""
+TURN_MS = 1_000  # A partition that got no records for this long, although its log has some, is polled alone
 TURNS_APART_MS = 100
-"""Such polls are at least so far apart: they fetch for one partition, and wait in vain where there is no leader."""
+"""Least time between such polls: they fetch for one partition only, and get nothing without a leader."""
 BEGINNINGS_MS = 60_000
-"""How often it is looked where logs begin, and how old the first record there is, of partitions that are behind."""
+"""How often the begin of logs, and the age of their first records, is checked for partitions that are behind."""
 ALIVE_MS = 60_000
-"""After so long without a poll, one with all partitions paused keeps the membership (the client allows 300 s)."""
-PROGRESS_MS = 250  # After a death, what gets through is committed so often
+"""After this long without a poll, a poll with all partitions paused keeps the membership (the client allows 300 s)."""
+PROGRESS_MS = 250  # How often progress is committed after a death
 
 
 class PollReader:
@@ -58,13 +58,12 @@ class PollReader:
     def poll(self, now: int, busy: bool = False, free_ms: int = 0) -> list[Partition]:
         """Poll once; return the partitions that have records waiting now.
 
-        Each is read from its lowest retry that is ready, where there is one. Partitions at their limit, or at the
-        end of a bounded run, are paused meanwhile. If the poll changed what is ours, all that it brought is dropped,
-        to be read again.
+        Each is read from its lowest ready retry, if it has one. Partitions at their limit, or at the end of a bounded
+        run, are paused meanwhile. If the assignment changed during the poll, its records are dropped, to be read again.
 
         Args:
-            busy: whether there is soon something else to do than to read.
-            free_ms: how long the engine has nothing else to do, where it knows.
+            busy: whether there will soon be other work than reading.
+            free_ms: how long the engine is idle, if it knows.
         """
         self._look_at_topics(now)
         self._look_at_beginnings(now)
@@ -96,15 +95,15 @@ class PollReader:
         return [part for part in (parts.values() if batches else active) if part.cursor.has_waiting]
 
     def _pick_starved(self, parts: Collection[Partition], now: int) -> TopicPartition | None:
-        """Return the one that has had no records for longest, if the next poll is its alone."""
+        """Return the partition without records for longest, if the next poll is for it alone."""
         for part in parts:
             if part.cursor.served_at is None:
                 part.cursor.served_at = now
         if len(parts) < 2 or now < self._turns_from:
             return None
-        # The client hands out all that it has fetched of one partition before it turns to the next. That may be so many
-        # records that a slow topology leaves the other partitions alone for minutes. One at a time: of several the
-        # client would go on with the first of which it has records, and two partitions could keep all others waiting.
+        # The client returns all fetched records of one partition before the next partition's. There may be so many that
+        # a slow topology starves the other partitions for minutes. One at a time: of several, the client would continue
+        # with the first that has records, and two partitions could keep all others waiting.
         oldest = min((part for part in parts if self._has_more(part)), key=_served_at, default=None)
         if oldest is None or now - _served_at(oldest) < TURN_MS:
             return None
@@ -118,7 +117,7 @@ class PollReader:
         return end is None or end > part.cursor.reading
 
     def _poll_ms(self, now: int, active: Collection[Partition], busy: bool, free_ms: int) -> int:
-        """Return how long a poll may wait for records: not past the moment at which a retry is due."""
+        """Return how long a poll may wait for records: at most until a retry is due."""
         wait: int = self._settings["poll_timeout_ms"]
         parts = self._assignment.parts.values()
         at_end = bool(parts) and all(part.cursor.at_stop for part in parts)
@@ -142,11 +141,11 @@ class PollReader:
             ledger = part.ledger
             if ledger.outstanding >= most and (ledger.commit_point() - ledger.base) * 8 >= most:
                 return True
-        # A partition whose last owner died wants one too: the commit says that its records get through.
+        # A partition whose last owner died needs one too: the commit shows that its records get through.
         return any(self._gets_through(part, now) for part in active)
 
     def _gets_through(self, part: Partition, now: int) -> bool:
-        """Return whether a commit would say of records that may kill their process that they did not."""
+        """Return whether a commit would clear records suspected of killing their process."""
         ledger = part.ledger
         if part.isolation.hurries(now, self._consumer.highwater(part.tp)) and not part.isolation.searches:
             if part.commits.age_ms(now) < PROGRESS_MS:
@@ -162,16 +161,17 @@ class PollReader:
         self._poll_nothing(min(BUSY_POLL_MS if in_flight else JOIN_POLL_MS, self._settings["poll_timeout_ms"]), now)
 
     def stay_alive(self, now: int) -> None:
-        """If the last poll is long ago, poll with everything paused: nothing comes, but the group sees us."""
+        """If the last poll is long ago, poll with everything paused, without records, to remain a member."""
         if now - self._polled_at >= ALIVE_MS and not self._gate.waits(now):
             self._poll_nothing(0, now)
 
     def _poll_nothing(self, timeout_ms: int, now: int) -> None:
-        # What a rebalance in this poll has given back to us was not paused any more, and may have brought records.
+        # Partitions that a rebalance in this poll returned to us were not paused any more, and may have brought
+        # records.
         self._put_back(self._poll(list(self._consumer.assignment() - self._consumer.paused()), timeout_ms, now) or {})
 
     def _put_back(self, batches: Mapping[TopicPartition, Sequence[Record]]) -> None:
-        """Let the next poll bring these again."""
+        """Seek back, so that the next poll returns these records again."""
         mine = self._consumer.assignment()
         for tp, records in batches.items():
             if tp in mine:
@@ -189,7 +189,7 @@ class PollReader:
             with self._paused(resting):
                 batches = self._consumer.poll(timeout_ms, self._settings["poll_records_max"])
         except errors.NoOffsetForPartitionError:
-            return {}  # the client has no start for what is new, and needs none: the spout decides it
+            return {}  # the client has no position for new partitions, and needs none: the spout decides it
         except (errors.OffsetOutOfRangeError, errors.LogTruncationError) as error:
             if not self._assignment.listener.facts:  # else it may be of a partition that has just gone
                 self._look_at_log(now, error)
@@ -224,7 +224,7 @@ class PollReader:
             self._consumer.resume([tp for tp in resting if tp in mine])
 
     def _may_read_on(self, part: Partition) -> bool:
-        """Return whether a quiet partition should be polled: there is room, and a bounded run goes on."""
+        """Return whether an idle partition should be polled: it has room, and is not at the end of a bounded run."""
         return part.ledger.outstanding < self._settings["uncommitted_max"] and not part.cursor.at_stop
 
     def _prepare_read(self, part: Partition, now: int) -> bool:
@@ -246,7 +246,7 @@ class PollReader:
             return True
         part.cursor.sought = None
         if part.ledger.next - part.cursor.reading > self._settings["poll_records_max"]:
-            # Back from a retry, and all from here to there was read before: no need to read it again.
+            # After a retry, the records up to ``next`` were read before: do not read them again.
             part.cursor.seek(self._consumer, part.ledger.next)
         return not part.cursor.at_stop
 
@@ -254,7 +254,7 @@ class PollReader:
         """While something is read again: return whether the log seems to end below what was read before."""
         if part.cursor.reading >= part.ledger.next:
             return False
-        # The client does not notice: the place that it reads from is there. Only the broker's word on the end counts.
+        # The client does not notice, since its position exists. Only the end that the broker reports counts.
         end = self._consumer.highwater(part.tp)
         return end is not None and end < part.ledger.next
 
@@ -268,7 +268,7 @@ class PollReader:
             part.cursor.reading = position
 
     def _look_at_topics(self, now: int) -> None:
-        """See, now and then, whether a topic was created again. It does not wait for a broker that does not answer."""
+        """Periodically check whether a topic was created again. An unresponsive broker is not waited for."""
         if now < self._assignment.topics_due or self._topic_gate.waits(now) or self._assignment.unanswered_at == now:
             return
         try:
@@ -279,7 +279,8 @@ class PollReader:
             self._topic_gate.succeeded()
 
     def _look_at_beginnings(self, now: int) -> None:
-        """Ask how old the first records of logs are, of partitions that are behind: so near is retention to the commit.
+        """For partitions that are behind, ask for the age of the first record: it shows how near retention is to the
+        commit.
 
         A fetch says where a log begins, so a partition is asked for when that has changed, or when it is at its limit
         and not fetched.

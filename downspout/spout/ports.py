@@ -1,4 +1,4 @@
-"""What other code implements for a spout, or hears from it: offset stores, notes of commits, a listener, counters.
+"""Interfaces between a spout and other code: offset stores, notes of commits, a listener, counters.
 
 **Offset stores** keep a spout's progress if Kafka's own group does not. A store holds, for each partition of one
 consumer group, the next offset to read, the metadata of a commit (``downspout.ledger.metadata``: what is done beyond
@@ -7,7 +7,7 @@ owner *stale*: its next ``store`` is refused. A process that was frozen for a mi
 back that others have read on. ``kafka.offset_store`` names a store as a URL, whose scheme is in
 ``downspout.registry``. All implementations pass one test: ``tests/offsets/store_contract.py``.
 
-**A listener** (``kafka.listener``) only hears: an exception that it raises is logged and changes nothing. It runs on
+**A listener** (``kafka.listener``) only observes: an exception that it raises is logged and has no effect. It runs on
 the spout's own thread, so a slow listener slows the spout.
 """
 
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 class OffsetStoreError(BrokerError):
-    """The store does not do as it is asked."""
+    """The store cannot do what it was asked."""
 
     def __init__(self, message: str, *, cure: str | None = None, passes: bool = False) -> None:
         super().__init__(message, cure=cure)
@@ -41,13 +41,13 @@ class OffsetStoreError(BrokerError):
 
 
 class StaleOwnerError(TakenOverError):
-    """A partition was claimed by another owner meanwhile; nothing of the call was stored."""
+    """Another owner has claimed a partition meanwhile; the call stored nothing."""
 
 
 class StoredOffset(NamedTuple):
-    """What a store holds of a partition."""
+    """A store's entry for a partition."""
 
-    offset: int | None  # the next to read; None: the partition is claimed, and nothing was stored yet
+    offset: int | None  # the next to read; None: claimed, but nothing stored yet
     metadata: str = ""
     epoch: int = 0  # of the owner; 0: never claimed
 
@@ -55,18 +55,18 @@ class StoredOffset(NamedTuple):
 class OffsetStore(Protocol):
     """The offsets of one consumer group.
 
-    Any of these raises an :class:`OffsetStoreError` where the store does not answer, or its content is out of form.
-    What was stored when a call returns is durable.
+    Every method raises an :class:`OffsetStoreError` if the store does not answer, or its content is malformed. What a
+    call has stored is durable when it returns.
     """
 
     location: str
     """The URL, for messages; no password is in it."""
 
     def load(self, partitions: Collection[TopicPartition]) -> Mapping[TopicPartition, StoredOffset]:
-        """Return what is known of these; partitions without an offset are left out."""
+        """Return the entries of these; partitions without an offset are left out."""
 
     def claim(self, partitions: Collection[TopicPartition]) -> Mapping[TopicPartition, StoredOffset]:
-        """Become the owner of these, of all or of none; return what is known of each, with the new epoch.
+        """Claim all of these or none; return the entry of each, with the new epoch.
 
         The epoch is higher than any before. It goes into each :meth:`store`.
         """
@@ -75,16 +75,16 @@ class OffsetStore(Protocol):
         """Store all of these or none. O(n).
 
         Raises:
-            StaleOwnerError: one has been claimed since: its epoch in the store is higher than the one given.
+            StaleOwnerError: a partition was claimed since: its epoch in the store is higher than the given one.
         """
 
     def list(self) -> Mapping[TopicPartition, StoredOffset]:
-        """Return all that have an offset."""
+        """Return all entries with an offset."""
 
     def delete(self, partitions: Collection[TopicPartition]) -> None:
-        """Forget all of these or none; those that are not there are passed over.
+        """Forget all of these or none; missing ones are ignored.
 
-        Nobody may own them: the next store of an owner would bring them back.
+        They must have no owner: an owner's next store would bring them back.
         """
 
     def close(self) -> None:
@@ -96,15 +96,15 @@ SETTING, PASSWORD_SETTING = "kafka.offset_store", "kafka.offset_store_password"
 
 @dataclass(frozen=True)
 class StoreContext:
-    """What a store is opened with, besides its URL."""
+    """The arguments for opening a store, besides its URL."""
 
     group: str  # the consumer group whose offsets it keeps
     topology: str = ""  # the topology's name
     topology_id: str = ""  # as in the metadata of commits; a redeploy has another one
-    password: str | None = None  # resolved; None: there is none, or the library finds it itself
+    password: str | None = None  # resolved; None: none is needed, or the library finds it itself
     cluster: Cluster | None = None  # the Kafka that is read
     setting: str = SETTING  # where the URL was given, for messages
-    topic: str = ""  # the one topic that the spout reads by name; empty: several, a pattern, or it is not known
+    topic: str = ""  # the one topic that the spout reads by name; empty: several, a pattern, or unknown
 
 
 Opener = Callable[[str, StoreContext], OffsetStore]
@@ -114,7 +114,7 @@ KAFKA = "kafka"
 
 
 def check_location(location: str, key: str = SETTING) -> None:
-    """Raise a ConfigError where a URL is of no registered scheme."""
+    """Raise a ConfigError if a URL has no registered scheme."""
     scheme, colon, _ = location.partition("://")
     if location == KAFKA or (colon and scheme in registry.stores):
         return
@@ -127,7 +127,7 @@ def open_store(location: str, context: StoreContext) -> OffsetStore:
     """Open the store at a URL.
 
     Raises:
-        ConfigError: there is no such scheme, or the URL is out of form.
+        ConfigError: the scheme is unknown, or the URL is malformed.
         OffsetStoreError: the store cannot be opened.
     """
     check_location(location)
@@ -139,9 +139,9 @@ Commits = Mapping[TopicPartition, OffsetAndMetadata]
 
 
 class CommitNotes(Protocol):
-    """The commits of one group that a sink's directory remembers. Nothing is noted before the sink has made it.
+    """The commits of one group that are noted in a sink's directory. Nothing is noted before the sink has created it.
 
-    Any of these raises a :class:`~downspout.errors.DownspoutError` or an OSError where the disk says no.
+    Every method raises a :class:`~downspout.errors.DownspoutError` or an OSError if the disk fails.
     """
 
     directory: Path
@@ -150,10 +150,10 @@ class CommitNotes(Protocol):
         """Return the highest commit that was about to be made, of each partition."""
 
     def note(self, commits: Commits, *, lower: bool = False) -> None:
-        """Note commits that are about to be made; those below what is noted change nothing, unless with ``lower``."""
+        """Note commits that are about to be made; lower ones than noted have no effect, unless with ``lower``."""
 
     def without_rows(self, partition: TopicPartition, done: OffsetRanges) -> OffsetRanges:
-        """Return what of this has no row, and was not skipped on purpose."""
+        """Return those of these offsets that have no row and were not skipped on purpose."""
 
     def has_rows(self, partition: TopicPartition) -> bool:
         """Return whether there is a row of any record of a partition."""
@@ -163,16 +163,16 @@ class CommitNotes(Protocol):
 
 
 class SpoutListener:
-    """Base of listeners; override what you want to hear. It is made without arguments, once per task.
+    """Base of listeners; override the events that you want. It is created without arguments, once per task.
 
-    With ``kafka.emit=chunk`` it hears of each record of a chunk, which costs as much as tuples of records do.
+    With ``kafka.emit=chunk`` it is called for each record of a chunk, which costs as much as one tuple per record.
     """
 
     def initialize(self, conf: Mapping[str, Any], context: Mapping[str, Any]) -> None:
-        """The task begins; ``conf`` and ``context`` are Storm's."""
+        """The task starts; ``conf`` and ``context`` are Storm's."""
 
     def on_emit(self, partition: TopicPartition, offset: int, values: Sequence[Any]) -> None:
-        """A tuple is about to leave, for the first time or again."""
+        """A tuple is about to be emitted, for the first time or again."""
 
     def on_ack(self, partition: TopicPartition, offset: int) -> None:
         """A record is done: acked, without a tuple (a null value), compacted away, or dead-lettered."""
@@ -184,21 +184,21 @@ class SpoutListener:
         """A record has failed for good and is in the dead-letter topic now; ``on_ack`` follows."""
 
     def on_commit(self, offsets: Mapping[TopicPartition, int], error: Exception | None) -> None:
-        """A commit has its answer: these are the next offsets to read, or ``error`` says why that is not known.
+        """A commit was answered: these are the next offsets to read, or ``error`` says why the outcome is unknown.
 
-        After an error the broker may have them all the same. Commits that a transactional KafkaBolt makes, or the
-        client by itself (AUTO_COMMIT), and those that NO_GUARANTEE sends, are not heard of.
+        After an error the broker may have them all the same. Commits by a transactional KafkaBolt or by the client
+        itself (AUTO_COMMIT), and those that NO_GUARANTEE sends, are not reported.
         """
 
     def on_partitions_reassigned(self, partitions: frozenset[TopicPartition]) -> None:
-        """What this task reads has changed: the full set of its partitions, each with its start decided."""
+        """The assignment has changed: the full set of this task's partitions, each with its start decided."""
 
 
 def listener_class(path: str) -> type[SpoutListener]:
     """Return the class that ``kafka.listener`` names.
 
     Raises:
-        ConfigError: there is none at that path.
+        ConfigError: the path names no such class.
     """
     made = load("kafka.listener", path)
     if not (isinstance(made, type) and issubclass(made, SpoutListener)):
@@ -207,7 +207,7 @@ def listener_class(path: str) -> type[SpoutListener]:
 
 
 class Hooks:
-    """Calls a listener, and survives what it raises. False where there is none, so that busy code can pass it by."""
+    """Calls a listener, and survives its exceptions. It is false without a listener, so that busy code can skip it."""
 
     def __init__(self, listener: SpoutListener | None, log: logging.Logger) -> None:
         self._listener = listener
@@ -219,7 +219,7 @@ class Hooks:
         """Make the listener that ``kafka.listener`` names.
 
         Raises:
-            ConfigError: there is none at that path, or it does not begin.
+            ConfigError: the path names no such class, or it does not start.
         """
         if not path:
             return cls(None, log)
@@ -235,33 +235,33 @@ class Hooks:
         return self._listener is not None
 
     def emitted(self, tp: TopicPartition, offset: int, values: Sequence[Any]) -> None:
-        """Pass it on."""
+        """Notify the listener."""
         if self._listener is not None:
             self._call(self._listener.on_emit, tp, offset, values)
 
     def done(self, tp: TopicPartition, offset: int) -> None:
-        """Pass it on."""
+        """Notify the listener."""
         if self._listener is not None:
             self._call(self._listener.on_ack, tp, offset)
 
     def retried(self, tp: TopicPartition, offset: int) -> None:
-        """Pass it on."""
+        """Notify the listener."""
         if self._listener is not None:
             self._call(self._listener.on_retry, tp, offset)
 
     def given_up(self, tp: TopicPartition, record: Record) -> None:
-        """Pass it on."""
+        """Notify the listener."""
         if self._listener is not None:
             self._call(self._listener.on_max_retries, record)
             self.done(tp, record.offset)
 
     def committed(self, offsets: Mapping[TopicPartition, int], error: Exception | None) -> None:
-        """Pass it on."""
+        """Notify the listener."""
         if self._listener is not None:
             self._call(self._listener.on_commit, offsets, error)
 
     def reassigned(self, partitions: frozenset[TopicPartition]) -> None:
-        """Pass it on where it differs from what was passed on last."""
+        """Notify the listener if the partitions differ from the last ones reported."""
         if self._listener is not None and partitions != self._reported:
             self._reported = partitions
             self._call(self._listener.on_partitions_reassigned, partitions)

@@ -15,11 +15,11 @@ from downspout.wire.side_streams import FLUSH, FLUSH_S
 
 FIRST_COMMIT_DELAY_MS = 500  # The reference's first commit comes this much later than one period
 TURN_MS_MAX = 900
-"""A turn that has taken so long asks the broker nothing more: one question may take 4 s, and no call more than 5 s."""
+"""A turn that has taken this long sends no more requests: one may take 4 s, and no call more than 5 s."""
 
 
 class SpoutServices:
-    """What a session works with, and what outlives it: checked settings, counters, gates for the client's errors."""
+    """What a session uses and what outlives it: checked settings, counters, gates for the client's errors."""
 
     def __init__(
         self,
@@ -36,18 +36,18 @@ class SpoutServices:
             period = setup.settings["transaction_ms"]
         self.setup, self.metrics, self.hooks, self.dead_lettering, self.log = setup, metrics, hooks, dead_lettering, log
         self.now = now  # Returns the time in ms
-        self.transactions = transactions  # Makes the commits, where a KafkaBolt is transactional
+        self.transactions = transactions  # Makes the commits, if a KafkaBolt is transactional
         self.poll_gate = RetryGate("poll", bootstrap, metrics, log)
         self.commit_gate = RetryGate("commit", bootstrap, metrics, log)
         self.commit_timer = Timer(period, now(), FIRST_COMMIT_DELAY_MS)
 
     @property
     def gates(self) -> tuple[RetryGate, RetryGate]:
-        """What knows whether the brokers answer."""
+        """The gates that know whether the brokers answer."""
         return self.poll_gate, self.commit_gate
 
     def is_late(self, since: int) -> bool:
-        """Return whether the turn that began at ``since`` should ask the broker nothing more; the next one will."""
+        """Return whether the turn that began at ``since`` should send no more requests; the next turn will."""
         return self.now() - since > TURN_MS_MAX
 
 
@@ -86,12 +86,12 @@ class Timer:
         self._at = 0
 
 
-LOOK_MS = 100  # How often it is seen whether the sinks should flush
+LOOK_MS = 100  # How often to check whether the sinks should flush
 REPEAT_MS = 1_000  # How often they are asked, while they should; a request holds for FLUSH_S
 
 
 class FlushRequests:
-    """Asks before the tuples leave that will be waited for."""
+    """Asks sinks to flush, before the tuples to wait for are emitted."""
 
     def __init__(self, emit: Callable[..., Any]) -> None:
         self._emit, self._next_at = emit, 0
@@ -103,7 +103,7 @@ class FlushRequests:
         return cls(spout.emit) if spout.on_storm and is_heard else None
 
     def look(self, now: int, waits: Callable[[], bool]) -> None:
-        """Ask, if it is time, and the spout waits for acks."""
+        """Send a request if one is due and the spout waits for acks."""
         if now < self._next_at:
             return
         self._next_at = now + LOOK_MS

@@ -2,23 +2,23 @@
 
 A flush
 
-1. begins a transaction and reads what is new in the log; rows that are covered by now are left out;
+1. begins a transaction and reads new log entries; rows that they cover are skipped;
 2. adds the next entry to the log; if another writer was first, it begins again;
 3. writes the rows;
 4. commits. Only then may tuples be acked.
 
-Killed before the database has committed, nothing happened, and the rows come again. Killed after it, their replays are
-covered. If the connection is lost in the COMMIT, the next try finds the flush's *token* in the log, or not. It cannot
-miss a commit in flight: to add an entry it waits for the end of the transaction that has taken the number.
+If the process is killed before the commit, nothing has happened, and the rows come again; if after it, their replays
+are covered. If the connection is lost in the COMMIT, the next try finds the flush's *token* in the log, or not. It
+cannot miss a commit in flight: to add an entry it waits for the end of the transaction that has taken the number.
 
 **The log.** An entry has the identities of a flush's rows (``downspout/sink/identity.py``) and the token. Number and
 sink are its key: of two writers that take the same number, one waits for the other's transaction to end and learns that
-the number is taken. So all flushes of a sink have one order, as in the commit log of a directory. Now and then the log
-is folded in the transaction of a flush: one entry with all that is covered replaces those before it. That happens when
-the entries since the last fold are larger than the fold, so it costs no more than they did.
+the number is taken. So all flushes of a sink have one order, as in the commit log of a directory. Sometimes the
+transaction of a flush folds the log: one entry with the whole coverage replaces all before it. This happens when the
+entries since the last fold are larger than the fold, so it costs no more than they did.
 
-A writer checks that what it remembers of the log still holds. A standby server that took over, or a restored copy, may
-lack the last commits: rows that only our memory covers would be acked, left out, and lost.
+A writer checks that the log still matches its memory. A standby server that took over, or a restored copy, may lack the
+last commits: rows covered only in memory would be acked, skipped and lost.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ class SqlEntry:
 
 
 class SqlLog:
-    """The log of one sink; to be used within a transaction."""
+    """The log of one sink; use it within a transaction."""
 
     def __init__(self, database: Database, sink: str) -> None:
         self._database, self._sink = database, sink
@@ -164,7 +164,7 @@ class SqlLog:
         """Add the next entry.
 
         Raises:
-            TakenError: another writer was first; nothing can be done in this transaction any more.
+            TakenError: another writer was first; the transaction is unusable.
         """
         fold = self._bytes > max(FOLD_BYTES, self._folded_bytes)
         known: Mapping[str, str] = {}
@@ -206,7 +206,7 @@ class SqlWriter:
     """Writes to a table that any number of writers share.
 
     Raises (from ``open`` and ``flush``):
-        StoreAwayError: the database is away, full or locked. Another flush of the same rows may do.
+        StoreAwayError: the database is away, full or locked. Another flush of the same rows may succeed.
         SinkError: the database cannot be used, or the table belongs to another sink.
     """
 
@@ -215,10 +215,10 @@ class SqlWriter:
         database: Database,
         table: str,
         *,
-        keys: Sequence[str] = (),  # rows with the same take each other's place
+        keys: Sequence[str] = (),  # rows with equal keys replace each other
         topology: str,
         component: str,
-        writer: str,  # this incarnation: unique for each time a task starts
+        writer: str,  # this incarnation: unique for each start of a task
     ) -> None:
         self.database, self.table = database, table
         self.log = SqlLog(database, table.lower())
@@ -227,7 +227,7 @@ class SqlWriter:
         self._inputs: Sequence[str] = ()
         self._input_names: Mapping[str, str] = {}
         self._flushes = 0
-        self._token = ""  # of a flush whose end is not known
+        self._token = ""  # of a flush with an unknown outcome
         self._with_origins: list[str] = []
         self._insert = ""
 
@@ -239,7 +239,7 @@ class SqlWriter:
 
     @property
     def is_sqlite(self) -> bool:
-        """Whether types of columns say what the table is meant for, and not what it takes."""
+        """Whether the declared column types are only hints, as in SQLite."""
         return self.database.location.startswith("sqlite:")
 
     def open(
@@ -249,7 +249,7 @@ class SqlWriter:
         inputs: Sequence[str],  # the names of the sink's inputs that carry origins
         input_names: Mapping[str, str],  # what ``sql.input_names`` says of them
     ) -> None:
-        """Make the log where it is missing, read it, and see that the table is ours and the statement can be run."""
+        """Create the log if it is missing, read it, and check that the table is ours and the statement can run."""
         self._inputs, self._input_names = inputs, input_names
         names = {column.name for column in found}
         self._columns = columns.columns
@@ -306,9 +306,9 @@ class SqlWriter:
             table: the rows.
 
         Raises:
-            RowsRefusedError: the table takes some of the rows under no circumstances; nothing was written.
+            RowsRefusedError: the table permanently refuses some rows; nothing was written.
         """
-        # One for all tries: what became of a COMMIT that had no answer is not known before the next one.
+        # One token for all tries: the outcome of an unanswered COMMIT is unknown until the next try.
         if not self._token:
             self._flushes += 1
             self._token = f"{self._writer}/{self._flushes}"
@@ -323,7 +323,7 @@ class SqlWriter:
         return flushed
 
     def _again(self, work: Callable[[], T]) -> T:
-        """Do some work; where the connection is lost, once more: the server may have ended one that was idle."""
+        """Do some work; if the connection is lost, retry once: the server may have closed an idle one."""
         for attempt in range(2):
             try:
                 return work()
@@ -343,15 +343,15 @@ class SqlWriter:
             is_done = self._catch_up(token)
             rows = identities.under(self.steps)
             wanted = rows.not_in(self.log.coverage)
-            if is_done:  # a COMMIT of which we had no answer was made
+            if is_done:  # an unanswered COMMIT succeeded
                 return SqlFlush(len(identities))
             if not wanted.any():
                 return SqlFlush(covered=len(identities))
             try:
                 self.log.append(token, self._topology, self._component, rows.coverage(wanted), self.steps)
             except TakenError:
-                # Another writer took the number. What it wrote may be our rows: two tasks can hold the same records
-                # after a rebalance. So look again.
+                # Another writer took the number. It may have written our rows: two tasks can hold the same records
+                # after a rebalance. So check again.
                 self.database.rollback()
                 continue
             self.insert_rows(self._values(rows, table, wanted), np.flatnonzero(wanted).tolist())
@@ -367,10 +367,10 @@ class SqlWriter:
         return rows_of(table if wanted.all() else table.filter(pa.array(wanted)))
 
     def insert_rows(self, rows: Sequence[Row], places: Sequence[int]) -> None:
-        """Write rows; where the table refuses some, find out which.
+        """Write rows; if the table refuses some, find out which.
 
         Raises:
-            RowsRefusedError: with the places of those.
+            RowsRefusedError: with the places of the refused rows.
         """
         # Without a savepoint the whole transaction would be lost in PostgreSQL with the first row that is refused.
         self.database.run("SAVEPOINT rows_of_flush")
@@ -384,9 +384,9 @@ class SqlWriter:
             raise RowsRefusedError(refused)
 
     def _refused(self, rows: Sequence[Row], places: Sequence[int]) -> list[tuple[int, str]]:
-        """Write rows in halves until each that is refused stands alone; those that fit stay. O(k log n) for k.
+        """Write rows in halves until each of the k refused ones is alone; rows that fit stay. O(k log n).
 
-        They must stay: a row may be refused only for another that came before it.
+        They must stay: a row may be refused only because of an earlier one.
         """
         self.database.run("SAVEPOINT half")
         try:

@@ -1,4 +1,4 @@
-"""The table of a SQL sink: its settings, which types its columns take, and values as the drivers take them."""
+"""The table of a SQL sink: its settings, its column types, and values in the form of the drivers."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ DATABASE, PASSWORD, TABLE, KEYS, SCHEMA = (
 
 
 def check(conf: Mapping[str, Any]) -> None:
-    """Raise a ConfigError where settings make no sense, each for itself or together."""
+    """Raise a ConfigError if settings are invalid, by themselves or together."""
     if (url := conf.get(DATABASE)) is not None:
         check_url(str(url), DATABASE, PASSWORD)
     if conf.get(TABLE) is not None and not all(part.strip() for part in str(conf[TABLE]).split(".")):
@@ -41,7 +41,7 @@ KINDS = {
     "boolean": "bool", "bytea": "binary", "date": "date", "timestamp without time zone": "timestamp",
     "timestamp with time zone": "timestamp",
 }  # fmt: skip
-"""PostgreSQL's name of a type → ours. What is not here it makes of a text: uuid, json, an enumeration."""
+"""PostgreSQL's name of a type → ours. It converts texts to all others: uuid, json, enumerations."""
 AFFINITIES = (
     ("bool", "bool"), ("int", "int64"), ("char", "string"), ("clob", "string"), ("text", "string"), ("json", "string"),
     ("blob", "binary"), ("real", "float64"), ("floa", "float64"), ("doub", "float64"), ("timestamp", "timestamp"),
@@ -55,13 +55,13 @@ PLAIN = re.compile(r"(string|binary|bool|u?int\d+|float\d+|date|timestamp(_s|_ms
 def columns_of(
     table: str, found: Sequence[TableColumn], declared: Sequence[str] | None, *, given: Collection[str], sqlite: bool
 ) -> Columns:
-    """Return the columns to write: those that are declared, else all of the table's but origins.
+    """Return the columns to write: the declared ones, or else all of the table's except origins.
 
     Args:
-        given: the fields that all inputs have; a column with a default is written where it is among them.
+        given: the fields that all inputs have; a column with a default is written only if it is one of them.
 
     Raises:
-        ConfigError: a declared column is not in the table, or a type cannot be told or written.
+        ConfigError: a declared column is not in the table, or a type is unknown or cannot be written.
         SinkError: a column that needs a value would get none.
     """
     names = {column.name for column in found}
@@ -88,7 +88,7 @@ def columns_of(
 
 
 def _check_exact(table: str, found: Sequence[TableColumn], columns: Columns, *, sqlite: bool) -> None:
-    """Raise where a database would round a value, truncate it or change it without an error."""
+    """Raise if a database would round, truncate or change a value without an error."""
     kinds = {column.name: column.kind for column in found}
     for column in columns.columns:
         loses = _sqlite_loses if sqlite else _postgres_loses
@@ -105,7 +105,7 @@ _WHOLE = {"int8": 3, "int16": 5, "int32": 10, "int64": 19}
 
 
 def _postgres_loses(there: str, kind: str) -> str:
-    """Return what a column of PostgreSQL's does to some values of a type; nothing where it keeps or refuses each.
+    """Return how a PostgreSQL column changes some values of a type; empty if it keeps or refuses every value.
 
     >>> _postgres_loses("numeric(5,2)", "decimal(9,4)"), _postgres_loses("numeric", "decimal(38,10)")
     ('rounds to 2 places', '')
@@ -134,7 +134,7 @@ def _postgres_loses(there: str, kind: str) -> str:
 
 
 def _sqlite_loses(there: str, kind: str) -> str:
-    """Return the same of a column of SQLite's, by its affinity: numbers are made of texts that look like some.
+    """Return the same for a SQLite column, by its affinity: texts that look like numbers become numbers.
 
     >>> _sqlite_loses("double", "int64"), _sqlite_loses("decimal(20,2)", "decimal(20,2)")
     ('has 15 digits', 'has 15 digits')
@@ -153,7 +153,7 @@ def _sqlite_loses(there: str, kind: str) -> str:
 
 
 def check_complete(table: str, found: Sequence[TableColumn], columns: Columns) -> None:
-    """Raise where a column that takes no null, and has no default, would get no value."""
+    """Raise if a NOT NULL column without a default would get no value."""
     missing = [
         column.name
         for column in found
@@ -177,7 +177,7 @@ def _declared(table: str, column: TableColumn, *, sqlite: bool) -> str:
 
 
 def _sqlite_kind(kind: str) -> str | None:
-    """Return our type for one that SQLite was given.
+    """Return our type for a declared type of SQLite.
 
     >>> [_sqlite_kind(kind) for kind in ("varchar(20)", "unsigned big int", "decimal(10,5)", "datetime", "")]
     ['string', 'int64', 'float64', 'timestamp', None]
@@ -222,7 +222,7 @@ def rows_of(table: pa.Table) -> list[Row]:
 def create_statement(table: str, declared: Sequence[str]) -> str:
     """Return a CREATE TABLE for columns that were declared, for a message.
 
-    Names are in quotes, as in our own statements: PostgreSQL would make others of ``Flights`` and ``order`` without.
+    Names are quoted, as in our own statements: without quotes PostgreSQL would misread ``Flights`` and ``order``.
 
     >>> create_statement("my.flights", ["order:string!", "delay:int16"])
     'CREATE TABLE "my"."flights" ("order" TEXT NOT NULL, "delay" SMALLINT)'

@@ -1,7 +1,7 @@
-"""A database as we need it: statements in transactions, and errors by what is to be done about them.
+"""The port to a database: statements in transactions, and errors classified by what to do about them.
 
-The plain drivers are used, ``sqlite3`` and ``psycopg`` (docs/decisions/0010). What differs between the two databases is
-behind :class:`Database`; the SQL that we send is one for both, but for the mark that stands for a value.
+The plain drivers are used, ``sqlite3`` and ``psycopg`` (docs/decisions/0010). :class:`Database` hides the differences
+between the two databases; both get the same SQL, except for the placeholder of a value.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ SCHEMES = ("sqlite", "postgresql", "postgres")
 
 
 class DatabaseError(Exception):
-    """The database refuses a statement; the text names the database and, where it can, what to do."""
+    """The database refuses a statement; the text names the database and, if possible, what to do."""
 
     def __init__(self, message: str, cure: str = "") -> None:
         super().__init__(message)
@@ -31,7 +31,7 @@ class DatabaseError(Exception):
 
 
 class TakenError(DatabaseError):
-    """A row with this key is there."""
+    """A row with this key exists."""
 
 
 class ValueRefusedError(DatabaseError):
@@ -39,7 +39,7 @@ class ValueRefusedError(DatabaseError):
 
 
 class PassesError(DatabaseError):
-    """Another try may do, some time: the disk is full, or as those below say.
+    """A later try may succeed: the disk is full, or a reason of the subclasses below.
 
     ``state`` is what is the matter with the database, after its name, and ``why`` its own words.
     """
@@ -50,13 +50,13 @@ class PassesError(DatabaseError):
 
 
 class LockedError(PassesError):
-    """Another process holds a lock, longer than we wait."""
+    """Another process has held a lock for longer than we wait."""
 
 
 class LostError(PassesError):
-    """The connection is gone, or cannot be made. What it was about to commit may be committed or not.
+    """The connection is lost, or cannot be made. A pending commit may have succeeded or not.
 
-    Or the server has undone the transaction for another one's sake. In both cases another try may do.
+    Or the server has rolled the transaction back in favour of another. In both cases another try may succeed.
     """
 
 
@@ -81,13 +81,13 @@ class Database(Protocol):
     mark: str  # what stands for a value in a statement
 
     def quote(self, name: str) -> str:
-        """Return a name as it stands in a statement."""
+        """Quote a name for a statement."""
 
     def begin(self) -> None:
         """Begin a transaction that will write."""
 
     def commit(self) -> None:
-        """Commit. Where it raises LostError, the transaction may be committed or not."""
+        """Commit. If it raises LostError, the transaction may be committed or not."""
 
     def rollback(self) -> None:
         """Undo the transaction, if one is open; a connection that is lost has done so. Raises nothing."""
@@ -99,13 +99,13 @@ class Database(Protocol):
         """Run a statement once for each of several rows."""
 
     def waits_for(self) -> State | None:
-        """Return what a statement that has not returned yet waits for; None: nothing, it takes its time.
+        """Return what the running statement waits for; None: nothing, it is just slow.
 
         Another thread calls it. It takes :data:`ASK_S` at most.
         """
 
     def columns(self, table: str) -> list[TableColumn]:
-        """Return the columns of a table, in order; none: there is no such table."""
+        """Return the columns of a table, in order; empty if it does not exist."""
 
     def close(self) -> None:
         """Release the connection."""
@@ -113,9 +113,9 @@ class Database(Protocol):
 
 @contextmanager
 def told(database: Database, who: str) -> Iterator[None]:
-    """Let the log say that ``who`` waits, and for what, where what the block does with a database lasts or is in vain.
+    """Log that ``who`` waits, and for what, if the block's work with a database takes long or fails.
 
-    Who cannot wait tries again later, and comes by here at each try.
+    A caller that cannot wait tries again later, and enters here at each try.
     """
     since = time.monotonic()
     try:
@@ -132,7 +132,7 @@ def told(database: Database, who: str) -> Iterator[None]:
 
 @contextmanager
 def transaction(database: Database) -> Iterator[None]:
-    """Commit what the block does, or undo it."""
+    """Commit the block's statements, or roll them back."""
     database.begin()
     try:
         yield
@@ -147,7 +147,7 @@ def create_tables(database: Database, tables: Iterable[str]) -> None:
     """Make tables where they do not exist.
 
     Args:
-        tables: as a ``CREATE TABLE`` begins after these words: ``name (column type, …)``.
+        tables: the text after ``CREATE TABLE``: ``name (column type, …)``.
     """
     for table in tables:
         name = table.partition(" ")[0]
@@ -162,7 +162,7 @@ def create_tables(database: Database, tables: Iterable[str]) -> None:
 
 
 def check_url(url: str, setting: str, password_setting: str) -> None:
-    """Raise a ConfigError where a URL is none of a database, or holds a password.
+    """Raise a ConfigError if a URL is not a database's, or contains a password.
 
     >>> check_url("sqlite:///flights.db", "sql.database", "sql.password")
     >>> check_url("postgresql://me:hush@db/flights", "sql.database", "sql.password")

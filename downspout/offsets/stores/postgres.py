@@ -90,7 +90,7 @@ class PostgresDatabase:
         return psycopg
 
     def quote(self, name: str) -> str:
-        """Return a name in double quotes; a percent sign would be taken for a mark."""
+        """Return a name in double quotes; a percent sign would be taken for a placeholder."""
         return '"' + name.replace('"', '""').replace("%", "%%") + '"'
 
     def begin(self) -> None:
@@ -119,7 +119,7 @@ class PostgresDatabase:
             raise self._error(error) from error
 
     def run_many(self, statement: str, rows: Iterable[Sequence[Any]]) -> None:
-        """Run a statement for each row; the driver sends them in one go."""
+        """Run a statement for each row; the driver sends them in a batch."""
         driver = self._driver()
         try:
             with self._connected().cursor() as cursor:
@@ -131,7 +131,7 @@ class PostgresDatabase:
             raise self._error(error) from error
 
     def columns(self, table: str) -> list[TableColumn]:
-        """Return the columns of a table that take values; its name may have a schema before it, with a dot."""
+        """Return the writable columns of a table; its name may have a schema in front, with a dot."""
         name = ".".join('"' + part.replace('"', '""') + '"' for part in table.split("."))
         return [TableColumn(*row) for row in self.run(COLUMNS, (name,))]
 
@@ -194,7 +194,7 @@ class PostgresDatabase:
         return DatabaseError(what)
 
     def waits_for(self) -> State | None:
-        """Return which sessions hold what our statement waits for, or that the server is silent."""
+        """Return which sessions hold the lock that our statement waits for, or that the server does not answer."""
         if self._connection is None:  # it is being made
             return SILENT, ""
         try:
@@ -204,7 +204,7 @@ class PostgresDatabase:
         return (LOCKED, found) if found else None
 
     def _holders(self, query: str) -> str:
-        """Return the sessions that a query finds, in words."""
+        """Describe the sessions that a query finds."""
         mine = 0 if self._connection is None else self._connection.info.backend_pid
         with self._beside() as connection:
             found = connection.execute(
@@ -216,7 +216,7 @@ class PostgresDatabase:
         )
 
     def _beside(self) -> psycopg.Connection[Row]:
-        """Return one more connection, which does not wait for anything."""
+        """Return another connection, which never waits for locks."""
         password = {} if self._password is None else {"password": self._password}
         made: psycopg.Connection[Row] = self._driver().connect(
             self.location, autocommit=True, connect_timeout=ASK_S, tcp_user_timeout=ASK_S * 1000, **password

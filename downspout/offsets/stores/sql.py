@@ -1,4 +1,4 @@
-"""Offsets in a table of SQLite or PostgreSQL; and which database is at a URL, with its driver loaded at first need."""
+"""Offsets in a table of SQLite or PostgreSQL; opens the database at a URL, with its driver loaded at first use."""
 
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ def open_database(
 
     Args:
         setting: where the URL was given, for messages.
-        password: resolved; None: the driver looks where it always does.
+        password: resolved; None: the driver uses its own sources.
         password_setting: where the password may be given.
         wait_s: how long a statement waits for a lock.
 
     Raises:
-        ConfigError: the URL is out of form, or a password is in it.
+        ConfigError: the URL is malformed, or contains a password.
         MissingExtraError: the driver is not installed.
     """
     check_url(url, setting, password_setting)
@@ -91,7 +91,7 @@ class SqlStore:
         self._is_ready = False
 
     def load(self, partitions: Collection[TopicPartition]) -> Mapping[TopicPartition, StoredOffset]:
-        """Return what is known of these."""
+        """Return the entries of these partitions."""
         found: dict[TopicPartition, StoredOffset] = {}
         with self._ready():
             for tp in partitions:
@@ -100,7 +100,7 @@ class SqlStore:
         return found
 
     def claim(self, partitions: Collection[TopicPartition]) -> Mapping[TopicPartition, StoredOffset]:
-        """Become the owner. Where the answer to the commit is lost, the next claim has a higher epoch still."""
+        """Claim. If the answer to the commit is lost, the next claim has an even higher epoch."""
         found: dict[TopicPartition, StoredOffset] = {}
         with self._ready(), transaction(self._database):
             for tp in sorted(partitions):  # in one order: two that lock the same rows never wait for each other
@@ -108,8 +108,8 @@ class SqlStore:
         return found
 
     def store(self, offsets: Mapping[TopicPartition, StoredOffset]) -> None:
-        """Store all or none. Where the answer to the commit is lost, the owner stores again: the epoch tells it apart
-        from whoever came after it.
+        """Store all or none. If the answer to the commit is lost, the owner stores again: the epoch distinguishes it
+        from later owners.
         """
         if not offsets:
             return
@@ -145,7 +145,7 @@ class SqlStore:
 
     @contextmanager
     def _ready(self) -> Iterator[None]:
-        """Make the table at the first need."""
+        """Create the table at first use."""
         with self._told():
             if not self._is_ready:
                 create_tables(self._database, [CREATE])
@@ -154,7 +154,7 @@ class SqlStore:
 
     @contextmanager
     def _told(self) -> Iterator[None]:
-        """Say errors as the port does."""
+        """Convert errors to those of the port."""
         try:
             with told(self._database, f"group {self._group}"):
                 yield

@@ -1,7 +1,7 @@
 """SQLite, by Python's own driver: one file, one writer at a time.
 
-A transaction that writes begins with BEGIN IMMEDIATE, so it waits for the lock before it has looked at anything, and
-two writers never have to undo each other's work.
+A transaction that writes begins with BEGIN IMMEDIATE, so it waits for the lock before it reads anything, and two
+writers never have to undo each other's work.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class SqliteDatabase:
         return '"' + name.replace('"', '""') + '"'
 
     def begin(self) -> None:
-        """Begin a transaction, and take the lock of the one writer."""
+        """Begin a transaction, and take the write lock."""
         # Who moves another file there, or removes it, leaves us one that nobody sees any more.
         if self._connection is not None and _file_at(self.path) != self._file:
             self.close()
@@ -64,7 +64,7 @@ class SqliteDatabase:
         self.run("BEGIN IMMEDIATE")
 
     def commit(self) -> None:
-        """Commit; a file that readers hold for too long is a LockedError, and nothing is committed then."""
+        """Commit; if readers hold the file for too long, raise LockedError, with nothing committed."""
         self.run("COMMIT")
 
     def rollback(self) -> None:
@@ -91,7 +91,7 @@ class SqliteDatabase:
         return (LOCKED, found) if (found := holders(self.path)) else None
 
     def columns(self, table: str) -> list[TableColumn]:
-        """Return the columns of a table, hidden and generated ones left out; to ask makes no file."""
+        """Return the columns of a table, without hidden and generated ones; this creates no file."""
         if self._connection is None and self.path.parent.is_dir() and not self.path.exists():
             return []
         found = self.run('SELECT name, type, "notnull", dflt_value, pk FROM pragma_table_info(?)', (table,))
@@ -181,7 +181,7 @@ def path_of(url: str, setting: str) -> Path:
 
 
 def refuse_network(path: Path, location: str, mounts: str | None = None) -> None:
-    """Raise where a file is on a network file system, as far as Linux says.
+    """Raise if Linux reports that a file is on a network file system.
 
     >>> mounts = "36 35 98:0 / / rw - ext4 /dev/root rw\\n40 36 0:3 / /srv/data rw shared:1 - nfs4 box:/export rw"
     >>> refuse_network(Path("/home/me/flights.db"), "sqlite:////home/me/flights.db", mounts)
@@ -218,7 +218,7 @@ def _unescaped(text: str) -> str:
 
 
 def holders(path: Path) -> str:
-    """Say which processes hold a lock on a database's files, as far as Linux tells; empty: not known."""
+    """Name the processes that hold a lock on a database's files, if Linux shows them; empty: unknown."""
     found = sorted(set(_lock_owners(path)))
     return ", ".join(f"process {pid}{_command(pid)} holds it" for pid in found)
 

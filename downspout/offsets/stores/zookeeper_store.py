@@ -1,10 +1,10 @@
-"""Offsets in ZooKeeper, in the nodes of the spout for Kafka 0.8, which so can be swapped for ours and back.
+"""Offsets in ZooKeeper, in the nodes of the spout for Kafka 0.8, so that it can be swapped for ours and back.
 
-``zookeeper://hosts/root`` keeps a group at ``root/<group>``. A partition's node holds the JSON of that spout and no
-more; what it has no key for, the epoch and the metadata, is in a node below, ``…/partition_N/downspout``. Both change
-in one transaction, which the lower node's version guards: of two owners that claim at once, one begins anew.
+``zookeeper://hosts/root`` keeps a group at ``root/<group>``. A partition's node holds only the JSON of that spout; the
+epoch and the metadata, for which it has no key, are in a node below, ``…/partition_N/downspout``. Both change in one
+transaction, guarded by the lower node's version: of two owners that claim at once, one must retry.
 
-The upper node's version says whether somebody else has written, who knows nothing of epochs: the old spout still runs.
+The upper node's version shows writes by a client without epochs: the old spout still runs.
 
 A node is placed where the old spout would look for it: at ``root/<group>/partition_N`` if it read one topic by name,
 else at ``root/<group>/<topic>/partition_N``. The group's other nodes show which of the two it was; in a new group, the
@@ -60,12 +60,12 @@ class ZooKeeperStore:
         self._said: set[str] = set()
 
     def load(self, partitions: Collection[TopicPartition]) -> Mapping[TopicPartition, StoredOffset]:
-        """Return what is known of these."""
+        """Return the entries of these partitions."""
         found = {tp: self._read(tp, self._path(tp))[0] for tp in partitions}
         return {tp: stored for tp, stored in found.items() if stored.offset is not None}
 
     def claim(self, partitions: Collection[TopicPartition]) -> Mapping[TopicPartition, StoredOffset]:
-        """Become the owner of all or of none."""
+        """Claim all or none."""
         for _ in range(TRIES if partitions else 0):
             claimed: dict[TopicPartition, StoredOffset] = {}
             known: dict[TopicPartition, tuple[int, bytes]] = {}
@@ -88,7 +88,7 @@ class ZooKeeperStore:
         return {}
 
     def store(self, offsets: Mapping[TopicPartition, StoredOffset]) -> None:
-        """Store all or none. Where the answer is lost, the owner stores again: the epoch tells who it was."""
+        """Store all or none. If the answer is lost, the owner stores again: the epoch identifies it."""
         for _ in range(TRIES if offsets else 0):
             operations, written = [], {}
             for tp, stored in sorted(offsets.items()):
@@ -181,13 +181,13 @@ class ZooKeeperStore:
         return topic == self._context.topic and not has_topics
 
     def _topic_of(self, path: str) -> str | None:
-        """Return of which topic a bare node is; None: it counts as no node."""
+        """Return the topic of a bare node; None: the node is ignored."""
         node = self._nodes.get(path)
         read = self._parse(path, node, int(path.rpartition("_")[2])) if node is not None else None
         return None if read is None else read.tp.topic
 
     def _read(self, tp: TopicPartition, path: str) -> tuple[StoredOffset, Node | None, Node | None]:
-        """Return what is stored, and both nodes."""
+        """Return the stored entry, and both nodes."""
         # The lower one first: it changes with each store, so what follows is no older than what guards it.
         lower, upper = self._nodes.get(f"{path}/{BELOW}"), self._nodes.get(path)
         read = self._parse(path, upper, tp.partition, tp.topic) if upper is not None and upper.data else None
