@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import is_dataclass
+from dataclasses import fields, is_dataclass
 from itertools import chain, repeat
 from math import isfinite
 from typing import Any, NamedTuple
@@ -77,8 +77,8 @@ def _not_finite(value: Any) -> float | None:
     """
     if isinstance(value, float):
         return None if isfinite(value) else value
-    if is_dataclass(value):
-        value = vars(value)
+    if is_dataclass(value):  # what is in slots is not in its __dict__, if it has one
+        value = [*getattr(value, "__dict__", {}).values(), *(getattr(value, each.name, None) for each in fields(value))]
     parts: Iterable[Any] = ()
     if isinstance(value, Mapping):
         parts = chain(value.keys(), value.values())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import logging
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ from downspout.producing.mapper import encoder, field_mapper, function_mapper, h
 FIELDS = ["origin", "key", "message", "heads", "at", "where"]
 NAMES: dict[str, Any] = {"topic": None, "fields": [], "key_format": "utf8", "message_format": "utf8"}
 LOG = logging.getLogger("tests.producing")
+NAN = float("nan")
 
 
 def test_key_and_message_are_the_fields_of_that_name() -> None:
@@ -64,6 +66,30 @@ def test_what_does_not_serialise_says_why(kind: str, value: Any, match: str) -> 
     """The part and the reason."""
     with pytest.raises(ValueError, match=match):
         encoder(kind, "the message")(value)
+
+
+@dataclass
+class Plain:
+    speed: float | None
+
+
+@dataclass(slots=True)
+class Slotted:
+    height: float | None
+
+
+@dataclass(slots=True)
+class Mixed(Plain):
+    height: float | None = None
+
+
+def test_a_dataclass_with_slots_goes_into_json() -> None:
+    """A null in it is a null; a number that JSON does not have is found wherever it is."""
+    encode = encoder("json", "the message")
+    assert encode([Slotted(None), Mixed(None, 2.5)]) == b'[{"height":null},{"speed":null,"height":2.5}]'
+    for odd in [Plain(NAN), Slotted(NAN), Mixed(NAN), Mixed(None, NAN)]:
+        with pytest.raises(ValueError, match="it has nan, which is no number there"):
+            encode(odd)
 
 
 @pytest.mark.parametrize("value", [7, "ab", [("a",)], {1: "x"}, {"a": 7}], ids=str)
