@@ -194,7 +194,7 @@ class Emitting:
             before = {tp: before[tp] or self._nothing_of(tp) for tp in partitions}
         logs = self._logs(partitions)
         starts = {
-            tp: self.starts.of(tp, before[tp], self._ids[tp.topic], logs, self._consumer)
+            tp: self.starts.of(txid, tp, before[tp], self._ids[tp.topic], logs, self._consumer)
             for tp in partitions
             if tp in logs.ends
         }

@@ -50,6 +50,14 @@ class Decided(NamedTuple):
     topic_id: str
 
 
+class _Moved(NamedTuple):
+    """Where a batch starts in a partition of which records are gone."""
+
+    txid: int
+    offset: int  # where it was to start
+    start: int  # where it starts
+
+
 class Logs(NamedTuple):
     """Where the logs of some partitions begin and end."""
 
@@ -100,14 +108,22 @@ class BatchStarts:
         self._offsets = offsets_of("kafka.start_offsets", settings["start_offsets"])
         self._topology_id, self._log = topology_id, log
         self._decided: dict[TopicPartition, Decided] = {}  # by the strategy, until a batch is committed
+        self._moved: dict[TopicPartition, _Moved] = {}  # likewise, where records were gone
         self.lost = 0
 
     def of(
-        self, tp: TopicPartition, before: BatchRange | None, topic_id: str, logs: Logs, consumer: ConsumerPort
+        self,
+        txid: int,
+        tp: TopicPartition,
+        before: BatchRange | None,
+        topic_id: str,
+        logs: Logs,
+        consumer: ConsumerPort,
     ) -> int:
         """Return where a partition starts.
 
         Args:
+            txid: the transaction.
             tp: the partition.
             before: its range in the batch before; None: there is none.
             topic_id: Kafka's id of its topic, as of now.
@@ -121,33 +137,34 @@ class BatchStarts:
         if start is Start.COMMITTED and before is not None:
             if another(before.topic_id, topic_id):
                 return self._created_again(tp, logs)
-            return self._in_range(tp, before.next, logs.begins[tp], logs.ends[tp])
+            return self._in_range(txid, tp, before.next, logs)
         # A batch that is tried again starts where its first attempt did: the end of the log has moved on meanwhile.
         known = self._decided.get(tp)
         if known is None:
-            known = Decided(self._by_strategy(start, tp, logs, consumer), topic_id)
+            known = Decided(self._by_strategy(txid, start, tp, logs, consumer), topic_id)
         elif another(known.topic_id, topic_id):
             known = Decided(self._created_again(tp, logs), topic_id)
         self._decided[tp] = known
-        return self._in_range(tp, known.offset, logs.begins[tp], logs.ends[tp])
+        return self._in_range(txid, tp, known.offset, logs)
 
     def goes_on(self, before: BatchRange) -> bool:
         """Return whether reading goes on at a batch that is stored: it is of this topology, or any one's counts."""
         return goes_on(self._strategy, before, self._topology_id)
 
     def committed(self, partitions: Collection[TopicPartition]) -> None:
-        """Forget what the strategy decided of these: what was stored counts from now on."""
+        """Forget what was decided of these: what was stored counts from now on."""
         for tp in partitions:
             self._decided.pop(tp, None)
+            self._moved.pop(tp, None)
 
-    def _by_strategy(self, start: Start, tp: TopicPartition, logs: Logs, consumer: ConsumerPort) -> int:
+    def _by_strategy(self, txid: int, start: Start, tp: TopicPartition, logs: Logs, consumer: ConsumerPort) -> int:
         if start is Start.END:
             return logs.ends[tp]
         if start is Start.TIMESTAMP:
             found = consumer.offsets_for_times({tp: self._timestamp_ms}).get(tp)
             return logs.ends[tp] if found is None else found
         if start is Start.OFFSET and tp in self._offsets:
-            return self._in_range(tp, self._offsets[tp], logs.begins[tp], logs.ends[tp])
+            return self._in_range(txid, tp, self._offsets[tp], logs)
         return logs.begins[tp]
 
     def _created_again(self, tp: TopicPartition, logs: Logs) -> int:
@@ -161,9 +178,13 @@ class BatchStarts:
         self._log.warning("%s: the topic was deleted and created again; starts at its beginning", place)
         return logs.begins[tp]
 
-    def _in_range(self, tp: TopicPartition, offset: int, begin: int, end: int) -> int:
-        if begin <= offset <= end:
-            return offset
+    def _in_range(self, txid: int, tp: TopicPartition, offset: int, logs: Logs) -> int:
+        begin, end, first = logs.begins[tp], logs.ends[tp], offset
+        if (moved := self._moved.get(tp)) is not None and moved[:2] == (txid, offset):
+            # As for the strategy: what came since the first attempt is not lost, and what was lost is counted once.
+            first = moved.start
+        if begin <= first <= end:
+            return first
         place = coordinates(tp.topic, tp.partition, offset)
         if self._policy == "fail":
             raise DataLossError(
@@ -171,7 +192,8 @@ class BatchStarts:
                 cure="kafka.on_data_loss=earliest goes on with what is left; retention may be too short",
             )
         start = begin if self._policy == "earliest" else end
-        lost = max(0, start - offset)
+        self._moved[tp] = _Moved(txid, offset, start)
+        lost = max(0, start - first)
         self.lost += lost
         self._log.warning(
             "%s: the log holds %d to %d; %d offsets are lost; goes on at %d", place, begin, end, lost, start

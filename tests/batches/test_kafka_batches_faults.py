@@ -10,7 +10,7 @@ from kafka import errors
 from streamparse import Grouping, Topology
 
 from bolts.state import StateBolt
-from downspout.batches import BatchStoreError, StaleCoordinatorError
+from downspout.batches import BatchRange, BatchStoreError, StaleCoordinatorError
 from downspout.batches.batch_reader import BatchStarts, Logs
 from downspout.batches.coordinating import KafkaSource
 from downspout.errors import BrokerError, ComponentError, ConfigError, DataLossError
@@ -138,14 +138,15 @@ def test_an_opaque_batch_goes_on_without_records_that_are_gone(kafka: FakeKafka,
 
 @pytest.mark.parametrize("kind", ["opaque", "transactional"])
 def test_records_that_are_gone_before_their_batch(kafka: FakeKafka, memory: MemoryBatches, kind: str) -> None:
-    """By default the run stops; with ``earliest`` they are counted as lost."""
+    """By default the run stops; with ``earliest`` they are counted as lost, once, though their batch comes again."""
     produce(kafka, LINES)
     run_topology(word_count(kind), config=CONFIG)
     produce(kafka, LINES)
     kafka.delete_records("lines", 2, 3)
     with pytest.raises(DataLossError, match=r"lines\[2\]@2: the next batch starts here, but the log holds 3 to 4"):
         run_topology(word_count(kind, attempts_max=2), config=CONFIG)
-    result = run_topology(word_count(kind), config={**CONFIG, "kafka.on_data_loss": "earliest"})
+    again = [Fail("split", 1)]
+    result = run_topology(word_count(kind), config={**CONFIG, "kafka.on_data_loss": "earliest"}, faults=again)
     assert result.components["lines"][0].report()["lost"] == 1
     assert values_of(memory.states["counts"], kind) == counted([*LINES, *LINES[:2], *LINES[3:]])
 
@@ -341,11 +342,41 @@ def test_a_start_at_the_end_holds_until_it_is_committed(kafka: FakeKafka, memory
     logs = Logs({tp: 0}, {tp: 5})
     settings = parse_scope({"kafka.topics": ["lines"], "kafka.start": "LATEST"}, "kafka")
     starts, consumer = BatchStarts(settings, "t-1", logging.getLogger("test")), kafka.consumer(group=None)
-    assert starts.of(tp, None, "id", logs, consumer) == 5
+    assert starts.of(1, tp, None, "id", logs, consumer) == 5
     starts.committed([TopicPartition("lines", 1)])
-    assert starts.of(tp, None, "id", Logs({tp: 0}, {tp: 9}), consumer) == 5
+    assert starts.of(2, tp, None, "id", Logs({tp: 0}, {tp: 9}), consumer) == 5
     starts.committed([tp])
-    assert starts.of(tp, None, "id", Logs({tp: 0}, {tp: 9}), consumer) == 9
+    assert starts.of(3, tp, None, "id", Logs({tp: 0}, {tp: 9}), consumer) == 9
+
+
+@pytest.mark.parametrize(
+    ("policy", "first", "again", "later", "wanted", "lost"),
+    [
+        ("latest", (15, 20), (15, 24), (26, 30), [20, 20, 30], 20),  # the last one: retention has passed it, too
+        ("earliest", (15, 20), (15, 24), (18, 30), [15, 15, 18], 8),
+        ("earliest", (0, 5), (0, 14), (0, 30), [0, 0, 0], 0),  # the log was cut, and has grown since
+    ],
+)
+def test_a_batch_that_comes_again_after_a_loss_starts_where_it_did(
+    kafka: FakeKafka,
+    policy: str,
+    first: tuple[int, int],
+    again: tuple[int, int],
+    later: tuple[int, int],
+    wanted: list[int],
+    lost: int,
+) -> None:
+    """What has arrived since its first attempt is not skipped, and what is gone is counted once."""
+    tp, before = TopicPartition("lines", 0), BatchRange(5, 9, "t-1", "id")
+    settings = parse_scope({"kafka.topics": ["lines"], "kafka.on_data_loss": policy}, "kafka")
+    starts, consumer = BatchStarts(settings, "t-1", logging.getLogger("test")), kafka.consumer(group=None)
+    found = [
+        starts.of(7, tp, before, "id", Logs({tp: begin}, {tp: end}), consumer) for begin, end in (first, again, later)
+    ]
+    assert (found, starts.lost) == (wanted, lost)
+    assert starts.of(9, tp, before, "id", Logs({tp: 0}, {tp: 30}), consumer) == 10  # what a later batch may meet
+    starts.committed([tp])
+    assert starts.of(7, tp, before, "id", Logs({tp: 0}, {tp: 30}), consumer) == 10
 
 
 class Elections:
