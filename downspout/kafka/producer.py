@@ -95,10 +95,11 @@ class KafkaProducerPort(ProducerPort):
         """Make a new producer; what the old one still holds fails, and is told."""
         self._closed = True
         abandon(self._producer)
-        left = self.results()
-        self._retried += self._batches.retried
+        old = self._batches
+        old.keep(self.results())  # if no new one can be made now, they are told all the same
         self._renew()
-        self._batches.keep(left)
+        self._retried += old.retried
+        self._batches.keep(old.take_results())
 
     def _raise(self) -> None:
         error, self._batches.error = self._batches.error, None
