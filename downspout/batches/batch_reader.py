@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from downspout.batches.core.protocol import BatchRange
@@ -321,12 +321,16 @@ class BatchReader:
                 return
             self._listen(needs)
             before = {tp: consumer.position(tp) for tp in needs}
-            polled = consumer.poll(self._poll_ms, POLL_RECORDS)
+            polled = self._poll()
             for tp, records in polled.items():
                 self._ahead[tp].extend(records)
                 taking[tp].take(self._ahead[tp])
             if not polled and before == {tp: consumer.position(tp) for tp in needs}:
                 return
+
+    def _poll(self) -> Mapping[TopicPartition, Sequence[Record]]:
+        self._consumer.take_aborted()  # noted for the spout; forgotten here, or they would add up
+        return self._consumer.poll(self._poll_ms, POLL_RECORDS)
 
     def _listen(self, needs: set[TopicPartition]) -> None:
         others = self._ahead.keys() - needs
@@ -372,7 +376,7 @@ class BatchReader:
             if self._clock.monotonic() >= until_s:
                 return None
             self._listen(needs)
-            for tp, records in self._consumer.poll(self._poll_ms, POLL_RECORDS).items():
+            for tp, records in self._poll().items():
                 self._ahead[tp].extend(records)
                 taking[tp].take(self._ahead[tp])
         for tp, end in ends.items():
