@@ -41,9 +41,10 @@ CREATE = (
 )
 KEYS_MAX = 500
 """Keys of one statement."""
-_encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
+_encode = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode
 _decode = json.JSONDecoder().decode
-"""Made once: they run for each key of a batch, and ``json.dumps`` makes an encoder for each call."""
+"""Made once: they run for each key of a batch, and ``json.dumps`` makes an encoder for each call. NaN is no JSON: other
+readers would stop at it, and as a key it is not equal to itself."""
 
 
 def open_sql_state(location: str, context: StateContext) -> SqlState:

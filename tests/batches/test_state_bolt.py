@@ -315,15 +315,27 @@ def test_a_state_that_hears_nothing_of_its_batches_is_refused(url: str) -> None:
         Stage(url, control=(BATCH, SUCCESS))
 
 
-@pytest.mark.parametrize("key", [b"a", date(2013, 1, 1)])
+@pytest.mark.parametrize("key", [b"a", date(2013, 1, 1), float("nan"), float("inf")])
 def test_a_key_that_is_not_json_is_named(url: str, key: Any) -> None:
-    """Bytes and dates are no keys; the error names state and key, and says what to do."""
+    """Bytes, dates and NaN are no keys; the error names state and key, and says what to do."""
     stage = Stage(url)
     stage.begin(Attempt(1, 0))
     stage.send("default", Word(Attempt(1, 0), key))
     assert not stage.commit(Attempt(1, 0))
     assert "state counts, key" in str(stage.failed)
     assert "is not JSON" in str(stage.failed)
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_a_value_that_is_not_json_is_named(url: str, value: Any) -> None:
+    """A sum with a NaN in it fails its batch, and stores nothing that other readers take for broken JSON."""
+    stage = Stage(url, state__update="sum:size")
+    stage.batch(Attempt(1, 0), "a")
+    stage.begin(Attempt(2, 0))
+    stage.send("default", Word(Attempt(2, 0), "a", value))
+    assert not stage.commit(Attempt(2, 0))
+    assert f'state counts, key ["a"]: [2, {value}, 1] is not JSON' in str(stage.failed)
+    assert stage.stored() == {"a": [1, 1, None]}
 
 
 def test_a_new_state_is_refused_in_the_midst_of_batches(url: str) -> None:
