@@ -275,9 +275,16 @@ def _key(values: Any) -> Key:
     return tuple(_key(value) if isinstance(value, list) else value for value in values)
 
 
+def _json(value: Any) -> str:
+    text = _encode(value)
+    if not text.isascii():
+        text.encode()  # half of a surrogate pair goes into no database, and its error would not say where it is
+    return text
+
+
 def _text(where: str, key: Key) -> str:
     try:
-        return _encode(list(key))
+        return _json(list(key))
     except (TypeError, ValueError) as error:
         raise BatchStoreError(
             f"{where}, key {key!r} is not JSON ({error})", cure="a key of texts and numbers, which a bolt before makes"
@@ -286,7 +293,7 @@ def _text(where: str, key: Key) -> str:
 
 def _value(where: str, key: Key, value: Any) -> str:
     try:
-        return _encode(value)
+        return _json(value)
     except (TypeError, ValueError) as error:
         raise BatchStoreError(
             f"{where}, key {_text(where, key)}: {value!r} is not JSON ({error})",

@@ -315,9 +315,9 @@ def test_a_state_that_hears_nothing_of_its_batches_is_refused(url: str) -> None:
         Stage(url, control=(BATCH, SUCCESS))
 
 
-@pytest.mark.parametrize("key", [b"a", date(2013, 1, 1), float("nan"), float("inf")])
+@pytest.mark.parametrize("key", [b"a", date(2013, 1, 1), float("nan"), float("inf"), "\ud800"])
 def test_a_key_that_is_not_json_is_named(url: str, key: Any) -> None:
-    """Bytes, dates and NaN are no keys; the error names state and key, and says what to do."""
+    """Bytes, dates, NaN and half a surrogate pair are no keys; the error names state and key, and says what to do."""
     stage = Stage(url)
     stage.begin(Attempt(1, 0))
     stage.send("default", Word(Attempt(1, 0), key))
@@ -326,15 +326,15 @@ def test_a_key_that_is_not_json_is_named(url: str, key: Any) -> None:
     assert "is not JSON" in str(stage.failed)
 
 
-@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), "\ud800"])
 def test_a_value_that_is_not_json_is_named(url: str, value: Any) -> None:
-    """A sum with a NaN in it fails its batch, and stores nothing that other readers take for broken JSON."""
-    stage = Stage(url, state__update="sum:size")
+    """It fails its batch, and nothing is stored that other readers take for broken JSON."""
+    stage = Stage(url, state__update="last:size")
     stage.batch(Attempt(1, 0), "a")
     stage.begin(Attempt(2, 0))
     stage.send("default", Word(Attempt(2, 0), "a", value))
     assert not stage.commit(Attempt(2, 0))
-    assert f'state counts, key ["a"]: [2, {value}, 1] is not JSON' in str(stage.failed)
+    assert f'state counts, key ["a"]: [2, {value!r}, 1] is not JSON' in next(iter(stage.failed.values()))
     assert stage.stored() == {"a": [1, 1, None]}
 
 
