@@ -350,11 +350,18 @@ class StateBolt(Bolt):
             batch: for each key, what the update holds of the tuples: a combiner's value, or a list of their values.
         """
         for key, held in batch.items():
-            state.update(key, partial(self._updated, held))
+            state.update(key, partial(self._updated, key, held))
         return [(*key, state.get(key)) for key in batch]
 
-    def _updated(self, held: Any, value: Any) -> Any:
-        return self.update.apply(value, held)
+    def _updated(self, key: Key, held: Any, value: Any) -> Any:
+        try:
+            return self.update.apply(value, held)
+        except USER_ERRORS as error:
+            raise RecordError(
+                f"{self.component_name}: key {key!r}, whose value is {reprlib.repr(value)}: "
+                f"{type(error).__name__}: {error}",
+                cure="leave such tuples out in the bolt before, or correct state.update",
+            ) from error
 
     def report(self) -> Mapping[str, float]:
         """Return how many batches were applied and refused here, and how many keys were updated."""

@@ -43,6 +43,10 @@ def appended(value: list[str] | None, tup: Any) -> list[str]:
     return value
 
 
+def summed(value: int | None, tup: Any) -> Any:
+    return (value or 0) + tup.size
+
+
 class FirstSeen(StateBolt):
     """Puts and gets: which transaction a word came with first."""
 
@@ -389,6 +393,19 @@ def test_a_tuple_that_cannot_be_taken_fails_its_batch_at_once(
             stage.bolt.process(tuples[1])
         error = str(raised.value)
     assert re.search(rf"counts: transaction 1, attempt 0: .*{said}", error)
+
+
+@pytest.mark.parametrize("update", ["max:size", "tests.batches.test_state_bolt.summed"])
+def test_an_update_that_raises_at_the_commit_names_the_key(url: str, update: str) -> None:
+    """Of thousands of keys in a batch: the one whose stored value does not go with what has come."""
+    stage = Stage(url, state__update=update)
+    stage.batch(Attempt(1, 0), "a", "b")
+    stage.begin(Attempt(2, 0))
+    for word, size in (("a", 1), ("b", "x")):
+        stage.send("default", Word(Attempt(2, 0), word, size))  # type: ignore[arg-type]
+    with pytest.raises(RecordError, match=r"counts: key \('b',\), whose value is 1: TypeError: .*'str'.*state.update"):
+        stage.commit(Attempt(2, 0))
+    assert stage.stored() == {"a": [1, 1, None], "b": [1, 1, None]}
 
 
 def test_numbers_that_are_equal_in_json_are_one_key(url: str) -> None:
