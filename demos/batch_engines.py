@@ -139,13 +139,19 @@ class Engine(ABC):
         return self.chance.uniform(0.0, 0.1)
 
     def _pause_in_a_batch(self, is_active: Callable[[], bool], pause_s: float) -> float:
-        """Wait until a batch has begun: on Spark that takes a second, and without a broker there is none. Return how
-        long to wait in it.
+        """Wait until a batch has begun, and for a while in it; return how long to wait still: not at all.
+
+        On Spark a batch begins after a second, and without a broker there is none. One that has ended meanwhile is
+        followed by another, and the kill waits for that.
         """
         until = time.monotonic() + (QUICK_S_MAX if self.is_quick else STALLED_S_MAX)
-        while not is_active() and time.monotonic() < until:
+        while time.monotonic() < until:
+            if is_active():
+                time.sleep(pause_s)
+                if is_active():
+                    break
             time.sleep(0.01)
-        return pause_s
+        return 0.0
 
 
 def partition_lines(partitions: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> list[str]:
