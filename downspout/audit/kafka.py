@@ -87,10 +87,11 @@ class KafkaSide:
             if wanted:
                 self._consumer.assign([partition])
             for start, end, parts in _groups(wanted):
+                at = 0
                 for record in self._read(partition, start, end):
-                    while parts and parts[0][1] <= record.offset:
-                        parts.pop(0)
-                    if parts and parts[0][0] <= record.offset:
+                    while at < len(parts) and parts[at][1] <= record.offset:
+                        at += 1
+                    if at < len(parts) and parts[at][0] <= record.offset:
                         yield record
         except KafkaError as error:
             raise _no_answer(coordinates(log.topic, log.partition), error) from error

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ import pytest
 from kafka.structs import OffsetAndMetadata
 
 from downspout.audit import AuditReport, AuditWindow
+from downspout.audit import kafka as witness
 from downspout.audit import output_files as files
 from downspout.audit.audit import audit
 from downspout.dead_letters import DeadLetters
@@ -256,3 +258,29 @@ def test_a_damaged_batch_without_a_letter_is_missing(tmp_path: Path, kafka: Fake
     report = audit(tmp_path, cluster=kafka)
     assert kinds(report) == {"missing": [(3, 8)]}
     assert any("Kafka cannot give these records whole" in note for note in report.notes)
+
+
+class Counting(list[tuple[int, int]]):
+    """Ranges that count how many of them were touched; to take one off the front touches all behind it."""
+
+    touched = 0
+
+    def __getitem__(self, at: Any) -> Any:
+        self.touched += 1
+        return super().__getitem__(at)
+
+    def pop(self, at: Any = -1) -> Any:
+        self.touched += len(self)
+        return super().pop(at)
+
+
+def test_many_small_ranges_are_read_in_linear_time(kafka: FakeKafka, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A topology that filters every second record leaves a range for each: none costs more than the others."""
+    parts = Counting((offset, offset + 1) for offset in range(0, 2_000, 2))
+    for number in range(10, 2_000):
+        kafka.produce(TOPIC, str(number).encode(), partition=0)
+    monkeypatch.setattr(witness, "_groups", lambda wanted: [(0, 2_000, parts)])
+    with closing(witness.KafkaSide(kafka)) as side:
+        (log,) = side.logs(TOPIC)
+        assert [record.offset for record in side.records(log, list(parts))] == list(range(0, 2_000, 2))
+    assert parts.touched < 10 * 2_000
