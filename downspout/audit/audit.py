@@ -388,7 +388,7 @@ class _Audit:
                 expected.add(self.replay, batch)
                 batch = []
         expected.add(self.replay, batch)
-        if broken := offset_ranges.intersect(absent, side.unreadable.get((log.topic, log.partition), [])):
+        if broken := offset_ranges.intersect(absent, side.unreadable(log)):
             part.note("missing", broken)
             absent = offset_ranges.subtract(absent, broken)
             wanted = offset_ranges.subtract(wanted, broken)

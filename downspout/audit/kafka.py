@@ -21,6 +21,7 @@ from downspout.kafka.port import Cluster, ConsumerPort, Record, TopicPartition
 from downspout.kafka.scan import scan
 from downspout.kafka.unreadable import Limits
 from downspout.ledger.origin import Origin
+from downspout.ledger.ranges import Ranges
 from downspout.offset_ranges import OffsetRange, OffsetRanges
 from downspout.sink.log import read_entries
 from downspout.spout.starting import partitions_of
@@ -50,12 +51,15 @@ class KafkaSide:
     def __init__(self, cluster: Cluster) -> None:
         self._consumer: ConsumerPort = cluster.consumer(group=None)
         self._consumer.tolerate(Limits(), corrupt=True)
-        self.unreadable: dict[tuple[str, int], OffsetRanges] = {}
-        """By topic and partition, offsets that were met and whose records Kafka could not give whole."""
+        self._unreadable: dict[tuple[str, int], Ranges] = {}
 
     def close(self) -> None:
         """Release the client."""
         self._consumer.close()
+
+    def unreadable(self, log: Log) -> OffsetRanges:
+        """Return the offsets of a partition that were met and whose records Kafka could not give whole."""
+        return list(self._unreadable.get((log.topic, log.partition), ()))
 
     def topics(self) -> list[str]:
         """Return the names of all topics but Kafka's own, in order."""
@@ -97,13 +101,11 @@ class KafkaSide:
             raise _no_answer(coordinates(log.topic, log.partition), error) from error
 
     def _read(self, partition: TopicPartition, start: int, end: int) -> Iterator[Record]:
-        log = partition.topic, partition.partition
+        broken = self._unreadable.setdefault((partition.topic, partition.partition), Ranges())
         for records in scan(self._consumer, partition, start, end):
             for note in self._consumer.take_unreadable():
-                known = self.unreadable.get(log, [])
-                self.unreadable[log] = offset_ranges.union(known, [(note.offset, note.end)])
-            broken = self.unreadable.get(log, [])
-            yield from (each for each in records if not (broken and offset_ranges.holds(broken, each.offset)))
+                broken.add_range(note.offset, note.end)
+            yield from (each for each in records if not (broken.total and each.offset in broken))
 
 
 def _groups(wanted: Sequence[OffsetRange]) -> Iterator[tuple[int, int, OffsetRanges]]:
@@ -165,16 +167,19 @@ class Letters:
                 return False
         offsets: dict[tuple[str, str, int], list[int]] = {}
         ranges: dict[tuple[str, str, int], OffsetRanges] = {}
+        cut: dict[tuple[str, int], OffsetRanges] = {}
         for dead_letter in read_copies(cluster, topic):
             if dead_letter.origin is not None:
                 name, topic_id, partition, offset = dead_letter.origin
                 offsets.setdefault((name, topic_id, partition), []).append(offset)
                 if dead_letter.is_cut:
                     span = (dead_letter.offsets.start, dead_letter.offsets.stop)
-                    self.cut[name, partition] = offset_ranges.union(self.cut.get((name, partition), []), [span])
+                    cut.setdefault((name, partition), []).append(span)
                     ranges.setdefault((name, topic_id, partition), []).append(span)
+        for partition_name, spans in cut.items():
+            self.cut[partition_name] = offset_ranges.union(self.cut.get(partition_name, []), spans)
         for place, found in offsets.items():
-            batches = offset_ranges.union(*([span] for span in ranges.get(place, [])))
+            batches = offset_ranges.union(ranges.get(place, []))
             self.offsets[place] = offset_ranges.union(
                 self.offsets.get(place, []), offset_ranges.of_offsets(found), batches
             )

@@ -13,6 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 from kafka.structs import OffsetAndMetadata
 
+from downspout import offset_ranges
 from downspout.audit import AuditReport, AuditWindow
 from downspout.audit import kafka as witness
 from downspout.audit import output_files as files
@@ -20,6 +21,7 @@ from downspout.audit.audit import audit
 from downspout.dead_letters import DeadLetters
 from downspout.errors import BrokerError, SinkError
 from downspout.kafka import TopicPartition, Unreadable
+from downspout.offset_ranges import OffsetRanges
 from downspout.sink import FENCE, ORIGIN_SCHEMA, CommitLog, Coverage, DataFile, Entry, Layout, Stream
 from downspout.testing import FakeKafka
 from tests.spout.spout_driver import Kafka
@@ -274,6 +276,7 @@ class Counting(list[tuple[int, int]]):
         return super().pop(at)
 
 
+@pytest.mark.fake_only("what it counts are steps of the audit, whatever Kafka")
 def test_many_small_ranges_are_read_in_linear_time(kafka: FakeKafka, monkeypatch: pytest.MonkeyPatch) -> None:
     """A topology that filters every second record leaves a range for each: none costs more than the others."""
     parts = Counting((offset, offset + 1) for offset in range(0, 2_000, 2))
@@ -284,3 +287,41 @@ def test_many_small_ranges_are_read_in_linear_time(kafka: FakeKafka, monkeypatch
         (log,) = side.logs(TOPIC)
         assert [record.offset for record in side.records(log, list(parts))] == list(range(0, 2_000, 2))
     assert parts.touched < 10 * 2_000
+
+
+@pytest.mark.fake_only("a real broker's log is damaged in tests/broker/test_unreadable_broker.py")
+def test_many_records_that_kafka_cannot_give_whole_take_linear_time(
+    kafka: FakeKafka, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each letter that holds only a part of its record, and each such record, costs as much as the first one."""
+    united = 0
+    union = offset_ranges.union
+
+    def counting(*sets: Any) -> OffsetRanges:
+        nonlocal united
+        sets = tuple(list(each) for each in sets)
+        united += sum(map(len, sets))
+        return union(*sets)
+
+    monkeypatch.setattr(offset_ranges, "union", counting)
+    damaged = range(1, 401, 2)
+    for number in range(10, 402):
+        kafka.produce(TOPIC, str(number).encode(), partition=0)
+    letters = DeadLetters(kafka, "dead")
+    records = {record.offset: record for record in kafka.records(TOPIC)}
+    for offset in damaged:
+        kafka.damage(TOPIC, 0, offset, offset + 1)
+        letters.queue(
+            records[offset], attempts=1, first_failure_ms=1, last_failure_ms=1, failure=None,
+            unreadable=Unreadable(PARTITION, offset, offset + 1, "its check sum is wrong"),
+        )  # fmt: skip
+    letters.flush()
+    letters.close()
+    named = witness.Letters()
+    assert named.read(kafka, "dead")
+    assert named.cut == {(TOPIC, 0): [(offset, offset + 1) for offset in damaged]}
+    with closing(witness.KafkaSide(kafka)) as side:
+        (log,) = side.logs(TOPIC)
+        assert [record.offset for record in side.records(log, [(0, 402)])] == [*range(0, 401, 2), 401]
+        assert side.unreadable(log) == named.cut[TOPIC, 0]
+    assert united < 10 * len(damaged)
