@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Collection, Iterable, Sequence
+from typing import Any
 
 UNITS_S = {"ms": 0.001, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86_400.0}
 
@@ -19,6 +20,18 @@ def counted(count: int, noun: str, plural: str = "") -> str:
     ('1 record', '3,000 records', '0 replies')
     """
     return f"{count:,} {noun if count == 1 else plural or noun + 's'}"
+
+
+def safe_repr(value: Any) -> str:
+    """Return a value as Python shows it, whatever its ``__repr__`` does.
+
+    >>> safe_repr(["a", 1])
+    "['a', 1]"
+    """
+    try:
+        return repr(value)
+    except Exception as error:
+        return f"<{type(value).__name__} whose __repr__ raised {type(error).__name__}>"
 
 
 def figure(value: float) -> str:

@@ -31,6 +31,7 @@ from datetime import UTC, datetime
 from typing import Any, TextIO
 
 from downspout import exit_guard
+from downspout.formatting import safe_repr
 
 PLACE = re.compile(r"(?<![\w.\[\]-])([\w.-]+)\[(\d+)\](?:@(\d+))?(?![\w\[])")
 TASK = re.compile(r"(?<![\w.-])([\w.-]+)\[task (\d+)\]")
@@ -221,4 +222,21 @@ def _without_traceback(message: str) -> tuple[str, str]:
 
 
 def _dumped(entry: dict[str, Any]) -> str:
-    return json.dumps(entry, ensure_ascii=False, default=str).encode("utf-8", "replace").decode()
+    """Return an entry as a line; what JSON cannot hold, as an ``extra`` may, is written as text."""
+    try:
+        text = json.dumps(entry, ensure_ascii=False, allow_nan=False, default=str)
+    except Exception:  # keys that are no text; NaN; a list that holds itself; a __str__ that raises
+        text = json.dumps({key: _fit(value) for key, value in entry.items()}, ensure_ascii=False)
+    return text.encode("utf-8", "replace").decode()
+
+
+def _fit(value: Any) -> Any:
+    """Return a value if JSON can hold it, else as text.
+
+    >>> _fit({"a": 1}), _fit(float("nan")), _fit({("a", 1): 2})
+    ({'a': 1}, 'nan', "{('a', 1): 2}")
+    """
+    try:
+        return json.loads(json.dumps(value, allow_nan=False, default=str))
+    except Exception:
+        return safe_repr(value)

@@ -76,6 +76,37 @@ def test_what_the_call_gives_is_kept() -> None:
     assert found["exception"].endswith("ValueError: no")
 
 
+class Shy:
+    def __repr__(self) -> str:
+        raise RuntimeError("not now")
+
+
+CIRCLE: list[Any] = []
+CIRCLE.append(CIRCLE)
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (float("nan"), "nan"),
+        (float("-inf"), "-inf"),
+        ({("a", 1): 2}, "{('a', 1): 2}"),
+        (CIRCLE, "[[...]]"),
+        (Shy(), "<Shy whose __repr__ raised RuntimeError>"),
+    ],
+    ids=["nan", "infinity", "keys", "circle", "repr"],
+)
+def test_what_json_cannot_hold_is_text(value: Any, text: str) -> None:
+    """No line is lost, and each is JSON to any reader; what else the call gave stays as it is."""
+
+    def refuse(constant: str) -> None:
+        raise AssertionError(f"{constant} is no JSON")
+
+    record = logging.makeLogRecord({"name": "x", "msg": "m", "rate": value, "order": {"id": 7}})
+    found = json.loads(JsonFormatter().format(record), parse_constant=refuse)
+    assert (found["message"], found["rate"], found["order"]) == ("m", text, {"id": 7})
+
+
 @pytest.mark.parametrize(
     ("message", "found"),
     [
