@@ -37,7 +37,7 @@ from downspout.errors import (
     UnavailableError,
     coordinates,
 )
-from downspout.formatting import counted
+from downspout.formatting import counted, safe_repr
 from downspout.origins import FIELD, is_origins, origin_at
 from downspout.protocols import BoltEngine, ComponentOffers, Failure, SpoutEngine, offered
 
@@ -350,7 +350,7 @@ def about(tup: Any) -> str:
         return f"{origin[0]}[{origin[2]}]@{origin[3]}"
     if all(hasattr(values, name) for name in ("topic", "partition", "offset")):
         return f"{values.topic}[{values.partition}]@{values.offset}"
-    text = repr(tuple(values) if isinstance(values, tuple) else values)
+    text = safe_repr(tuple(values) if isinstance(values, tuple) else values)
     return f"tuple {text if len(text) <= 200 else text[:197] + '...'}"
 
 

@@ -357,6 +357,29 @@ def test_an_error_that_cannot_be_told_fails_its_tuple_alone(caplog):
     assert "Mute: <its __str__ raised>" in caplog.text
 
 
+def test_a_tuple_that_cannot_be_shown_is_failed_like_any_other(caplog):
+    """A value whose ``__repr__`` raises does not end the run when a bolt raises on it; the log names its class."""
+
+    class Detached:
+        def __repr__(self):
+            raise RuntimeError("detached")
+
+    class Reads(Bolt):
+        outputs = ("value",)
+        exit_on_exception = False
+
+        def process(self, tup):
+            if isinstance(tup.values.value, Detached):
+                raise ValueError("no")
+            self.emit([tup.values.value])
+
+    rows = [["a"], [Detached()], ["b"]]
+    result = run_bolt(Reads, rows, fields=["value"], until=None, for_s=0.001)
+    assert [values.value for values in result.emitted("bolt")] == ["a", "b"]
+    assert result.run.failed >= 1
+    assert "tuple <tuple whose __repr__ raised RuntimeError> (from input): ValueError: no" in caplog.text
+
+
 def test_a_component_may_report_an_error_itself(caplog):
     """What its own code gives to raise_exception is in the log; of an error that it raised there is one entry."""
 
