@@ -190,7 +190,7 @@ def _uncaught_in_thread(given: threading.ExceptHookArgs) -> None:
 def hand_on(number: int, line: str) -> None:
     """Write a line of a worker's, with its number; what is no JSON (a fault in C code writes text) becomes it."""
     entry: Any = None
-    with contextlib.suppress(ValueError):
+    with contextlib.suppress(ValueError, RecursionError):  # thousands of brackets
         entry = json.loads(line)
     if not isinstance(entry, dict):
         entry = json.loads(line_of(line))

@@ -189,7 +189,9 @@ def test_an_exception_that_is_not_caught_is_one_line(monkeypatch: pytest.MonkeyP
 
 
 @pytest.mark.parametrize(
-    "line", ['{"level": "INFO", "message": "m"}', "Fatal Python error: Segmentation fault", "[1, 2]"]
+    "line",
+    ['{"level": "INFO", "message": "m"}', "Fatal Python error: Segmentation fault", "[1, 2]", "[" * 100_000],
+    ids=["JSON", "fault", "list", "brackets"],
 )
 def test_a_workers_line_has_its_number(line: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """JSON gets a field, and anything else becomes a message."""
