@@ -40,6 +40,7 @@ from downspout.errors import DownspoutError
 from downspout.run import runner
 from downspout.run.run_snapshots import metrics_of
 
+LINE_BYTES_MAX = 1024 * 1024  # A longer line of a worker is handed on in parts: a progress bar never ends its line
 READ_S_MAX = 2.0  # How long the output of a dead process is read; another process may hold its pipes open
 
 
@@ -128,7 +129,7 @@ class WorkerProcess:
     @staticmethod
     def _forward(stream: IO[bytes], say: Callable[[str], None]) -> None:
         with stream:
-            for line in stream:
+            while line := stream.readline(LINE_BYTES_MAX):
                 say(line.decode("utf-8", "replace").rstrip("\n"))
 
 

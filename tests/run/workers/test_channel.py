@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import socket
 import threading
@@ -113,3 +114,11 @@ def test_errors_keep_their_class(cls: type[errors.DownspoutError]) -> None:
         found = channel.error_from(json.loads(json.dumps(channel.described(error))))
         assert type(found) is cls
         assert (str(found), found.exit_code) == ("no. Try: yes", error.exit_code)
+
+
+def test_a_line_without_an_end_is_handed_on_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A progress bar writes over its line for days: it is shown meanwhile, and no more than a part is in memory."""
+    monkeypatch.setattr(channel, "LINE_BYTES_MAX", 10)
+    said: list[str] = []
+    channel.WorkerProcess._forward(io.BytesIO(b"short\n" + b"\r50 % done" * 3 + b"\nafter\n"), said.append)
+    assert said == ["short", "\r50 % done", "\r50 % done", "\r50 % done", "", "after"]
