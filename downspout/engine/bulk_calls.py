@@ -276,13 +276,23 @@ def make_spread(grouping: str, targets: Sequence[Target], indexes: Sequence[int]
 def _task_numbers(batch: Any, indexes: Sequence[int], number_of: Callable[[tuple[Any, ...]], int]) -> NDArray[np.int64]:
     """Return the number of each record's task; of a key that is one column, each value is looked up once."""
     column = batch.column(indexes[0])
-    if len(indexes) > 1 or pa.types.is_nested(column.type) or pa.types.is_dictionary(column.type):
+    if (encoded := _encoded(column) if len(indexes) == 1 else None) is None:
         columns = [
             values_of(column) if index in indexes else itertools.repeat(None)
             for index, column in enumerate(batch.columns)
         ]
         return np.array([number_of(values) for values in zip(*columns, strict=False)])
-    encoded, before = column.dictionary_encode(null_encoding="encode"), (None,) * indexes[0]
+    before = (None,) * indexes[0]
     found = np.array([number_of((*before, value)) for value in values_of(encoded.dictionary)])
     picked: NDArray[np.int64] = found[encoded.indices.to_numpy()]
     return picked
+
+
+def _encoded(column: Any) -> Any:
+    """Return a column with each of its values once; None where Arrow does not know how, as for UUIDs."""
+    if pa.types.is_nested(column.type) or pa.types.is_dictionary(column.type):
+        return None
+    try:
+        return column.dictionary_encode(null_encoding="encode")
+    except pa.ArrowNotImplementedError:
+        return None

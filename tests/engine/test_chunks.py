@@ -148,6 +148,18 @@ def test_every_grouping_takes_chunks(grouping: Any) -> None:
     assert len(result.acked("source")) == 5
 
 
+def test_a_fields_grouping_takes_keys_that_arrow_cannot_encode() -> None:
+    """Arrow has no dictionary of UUIDs; each reaches the task that it would reach as a record."""
+    keys = [bytes([number % 4] * 16) for number in range(12)]
+    batch = chunk([None] * 12).set_column(1, "word", pa.array(keys, pa.uuid()))
+    grouped = topology(Chunks, grouping=Grouping.fields("word"), par=3)
+    by_chunk = run_topology(grouped, spouts={"source": [batch]}).components["last"]
+    by_record = run_topology(grouped, spouts={"source": rows([batch])}).components["last"]
+    for chunks, records in zip(by_chunk, by_record, strict=True):
+        assert rows(chunks.seen) == [tuple(seen) for seen in records.seen]
+    assert sum(len(rows(chunks.seen)) for chunks in by_chunk) == 12
+
+
 class Brittle(Bolt):
     """Dies of a chunk in which something is damaged."""
 
