@@ -5,7 +5,9 @@ import random
 import subprocess
 import sys
 from collections import Counter, OrderedDict
+from datetime import UTC, datetime, timedelta, timezone
 from decimal import Decimal
+from zoneinfo import ZoneInfo
 
 import pytest
 from hypothesis import given
@@ -14,6 +16,7 @@ from hypothesis import strategies as st
 from downspout.engine import groupings
 from downspout.engine.groupings import combine, make_route, stable_hash
 
+NOON = datetime(2024, 5, 1, 12, tzinfo=UTC)
 SCALARS = st.one_of(
     st.none(), st.booleans(), st.integers(), st.floats(allow_nan=False), st.text(), st.binary(max_size=20)
 )
@@ -45,6 +48,10 @@ def test_hash_does_not_tell_lists_from_tuples(value):
         ({"a": 1, "b": 2}, OrderedDict(b=2, a=1)),
         ({1, 2}, frozenset((2, 1))),
         (float("nan"), float("nan")),
+        (NOON, NOON.astimezone(timezone(timedelta(hours=1)))),
+        (NOON, NOON.astimezone(ZoneInfo("Asia/Tokyo"))),
+        (NOON.replace(tzinfo=None), NOON.replace(tzinfo=None, fold=1)),
+        (datetime.max.replace(tzinfo=timezone.min), datetime.max.replace(tzinfo=timezone.min)),
     ],
 )
 def test_hash_is_equal_for_equal_values_of_other_types(one, other):
