@@ -18,8 +18,8 @@ dict with other keys                  ``{"\0dict": [[key, value], …]}``   the 
 ====================================  ==================================  ====================================
 
 Texts that begin with NUL hardly exist, so a component that knows nothing of this reads and writes plain values. A UUID
-arrives as its text, an Enum as its value, a number of numpy's as Python's, a time without its ``fold``. Everything else
-is an error of the emit.
+arrives as its text, an Enum as its value, a number of numpy's as Python's, a time without its ``fold``, and the NaT of
+pandas and numpy as None. Everything else is an error of the emit.
 
 Why a text and no object: tuples between two workers go through Storm's Kryo, which knows texts without registration.
 
@@ -99,6 +99,8 @@ def _odd(value: Any) -> Any:
     if isinstance(value, Decimal):
         return _mark("decimal", str(value))
     if isinstance(value, dt.datetime):
+        if value != value:  # pandas.NaT, which is a datetime; numpy's arrives as None, too
+            return None
         return _mark("datetime", value.isoformat())
     if isinstance(value, dt.date | dt.time):
         return _mark(type(value).__name__, value.isoformat())

@@ -124,6 +124,14 @@ def test_numbers_of_numpy_arrive_as_pythons(number: Any, same: Any) -> None:
     assert exactly(over_storm([number])) == exactly([same])
 
 
+@pytest.mark.parametrize("encode", [Encoder().encode, slow])
+def test_no_time_arrives_as_none(encode: Any) -> None:
+    """NaT is a datetime to Python, and nothing at the other end could read it as one."""
+    pandas = pytest.importorskip("pandas")
+    data = encode({"tuple": [pandas.NaT, [pandas.NaT], np.datetime64("NaT"), pandas.Timestamp(2024, 5, 1)]})
+    assert received(data)["tuple"] == [None, [None], None, dt.datetime(2024, 5, 1)]
+
+
 @pytest.mark.parametrize("kind", [np.float32, np.float64])
 def test_nan_of_numpy_is_no_null(kind: Any) -> None:
     assert exactly(over_storm([kind("nan"), None])) == exactly([float("nan"), None])
