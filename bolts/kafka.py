@@ -286,14 +286,18 @@ class KafkaBolt(Bolt):
         )
 
     def _drop(self, tup: Any) -> None:
-        """Ack a tuple without a topic; warn about the first."""
-        self._untopiced += 1
-        if self._untopiced == 1:
+        """Ack a tuple without a topic."""
+        self._note_untopiced(tup, [None])
+        self.ack(tup)
+
+    def _note_untopiced(self, tup: Any, rows: Sequence[int | None]) -> None:
+        """Count tuples, or rows of a chunk, without a topic; warn about the first."""
+        if rows and not self._untopiced:
             self.logger.warning(
                 "%s%s: no topic is named for this tuple, and none in produce.topic: it is acked and not written "
-                "(further ones are counted as `untopiced`)", self.place_of(tup, None), self.component_name,
+                "(further ones are counted as `untopiced`)", self.place_of(tup, rows[0]), self.component_name,
             )  # fmt: skip
-        self.ack(tup)
+        self._untopiced += len(rows)
 
     def process_chunk(self, tup: Any) -> None:
         """Send the rows of a chunk; it is acked when all of them are written.
@@ -304,7 +308,7 @@ class KafkaBolt(Bolt):
         chunk: pa.RecordBatch = tup.values
         found = self._inputs.get((tup.component, tup.stream))
         make, _ = found or self._learn((tup.component, tup.stream), chunk.schema.names)
-        records = []
+        records, untopiced = [], []
         for row, values in enumerate(rows_of_chunk(chunk)):
             try:
                 record = make(values)
@@ -313,9 +317,10 @@ class KafkaBolt(Bolt):
                 self.fail_because(tup, self._wrong(tup, row, error))
                 return
             if topic is None:
-                self._untopiced += 1
+                untopiced.append(row)
             else:
                 records.append((row, topic, record))
+        self._note_untopiced(tup, untopiced)
         self._sending.send_chunk(tup, records)
 
     def place_of(self, tup: Any, row: int | None) -> str:

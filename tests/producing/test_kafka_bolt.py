@@ -269,6 +269,17 @@ def test_a_chunk_with_a_row_that_is_no_record_fails_whole(kafka: Kafka) -> None:
     assert written(kafka) == []
 
 
+def test_rows_of_a_chunk_may_tell_their_topics(kafka: Kafka, caplog: pytest.LogCaptureFixture) -> None:
+    """Those that name none are not written: with one warning, which names the first, and counted."""
+    chunk = chunk_of(4, kind=[OUT, None, "", OUT], message=["a", "b", "c", "d"])
+    result = run(kafka, ["origin", "kind", "message"], [chunk, chunk], fields={"topic": "kind"})
+    assert len(result.acked("rows")) == 2
+    assert sorted(record.value or b"" for record in written(kafka)) == [b"a", b"a", b"d", b"d"]
+    (warned,) = [each for each in caplog.messages if "no topic is named" in each]
+    assert warned.startswith("in[0]@101: bolt: no topic is named for this tuple")
+    assert result.components["bolt"][0].report()["untopiced"] == 4
+
+
 class Upper(streamparse.Bolt):
     outputs: ClassVar = ["key", "message"]
 
