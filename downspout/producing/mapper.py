@@ -16,7 +16,7 @@ import orjson
 import pyarrow as pa
 
 from downspout.errors import ConfigError
-from downspout.origins import FIELD
+from downspout.origins import FIELD, values_of
 from downspout.settings.table import load
 
 Headers = Sequence[tuple[str, bytes | None]]
@@ -270,13 +270,13 @@ def function_mapper(setting: str, path: str) -> Maker:
 
 
 def rows_of_chunk(chunk: pa.RecordBatch) -> Iterator[tuple[Any, ...]]:
-    """Yield the values of each row; the origin, which no record needs, is None.
+    """Yield the values of each row as its tuple holds them; the origin, which no record needs, is None.
 
     >>> list(rows_of_chunk(pa.RecordBatch.from_pydict({"key": ["a", None], "message": [b"x", b"y"]})))
     [('a', b'x'), (None, b'y')]
     """
     columns: list[Iterable[Any]] = [
-        repeat(None) if name == FIELD else column.to_pylist()
+        repeat(None) if name == FIELD else values_of(column)
         for name, column in zip(chunk.schema.names, chunk.columns, strict=True)
     ]
     if all(isinstance(column, repeat) for column in columns):

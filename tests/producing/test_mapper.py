@@ -7,11 +7,19 @@ import logging
 from dataclasses import dataclass
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from downspout.errors import ConfigError
 from downspout.producing import Outgoing
-from downspout.producing.mapper import encoder, field_mapper, function_mapper, headers_of, timestamp_of
+from downspout.producing.mapper import (
+    encoder,
+    field_mapper,
+    function_mapper,
+    headers_of,
+    rows_of_chunk,
+    timestamp_of,
+)
 
 FIELDS = ["origin", "key", "message", "heads", "at", "where"]
 NAMES: dict[str, Any] = {"topic": None, "fields": [], "key_format": "utf8", "message_format": "utf8"}
@@ -123,6 +131,16 @@ def test_a_function_makes_records() -> None:
     assert make((b"m",)) == Outgoing(b"k", b"m")
     with pytest.raises(ValueError, match=r"builtins.repr returned .*: neither an Outgoing nor"):
         function_mapper("produce.mapper", "builtins.repr")((1,))
+
+
+def test_a_row_of_a_chunk_has_the_record_of_its_tuple() -> None:
+    """A map is an object in JSON, also within a struct, and not a list of pairs."""
+    kind = pa.map_(pa.string(), pa.int64())
+    values = [{"tags": [("a", 1)], "more": [{"b": 2}]}, None]
+    column = pa.array(values, pa.struct([("tags", kind), ("more", pa.list_(kind))]))
+    make = field_mapper(["message"], NAMES | {"message_format": "json"}, LOG)
+    made = [make(row).value for row in rows_of_chunk(pa.RecordBatch.from_arrays([column], names=["message"]))]
+    assert made == [b'{"tags":{"a":1},"more":[{"b":2}]}', None]
 
 
 def test_a_topic_field_that_the_input_lacks_is_warned_about(caplog: pytest.LogCaptureFixture) -> None:
