@@ -26,7 +26,6 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-import select
 import signal
 import socket
 import sys
@@ -170,8 +169,8 @@ class Watchdog:
 def watched(watchdog: Watchdog) -> Iterator[None]:
     """Let an watchdog watch while the context lasts; it hears signals where this is the main thread."""
     ours, its = socket.socketpair()
-    for end in (ours, its):
-        end.setblocking(False)
+    ours.setblocking(False)
+    its.settimeout(LOOK_S)
     is_main = threading.current_thread() is threading.main_thread()
     before = signal.set_wakeup_fd(ours.fileno(), warn_on_full_buffer=False) if is_main else -1
     thread = threading.Thread(target=_watch, args=(watchdog, its), name="downspout-watchdog", daemon=True)
@@ -188,9 +187,11 @@ def watched(watchdog: Watchdog) -> Iterator[None]:
 
 def _watch(watchdog: Watchdog, end: socket.socket) -> None:
     while True:
-        heard = b""
-        if select.select([end], [], [], LOOK_S)[0]:
+        try:
             heard = end.recv(64)
+        except TimeoutError:
+            heard = b""
+        else:
             if not heard:
                 return
         watchdog.look(time.monotonic())  # so that it can say where the run is

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import fcntl
+import resource
 import signal
+import socket
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -119,6 +122,40 @@ def test_the_first_signal_is_answered_at_once(watched: Any, monkeypatch: pytest.
     assert (sent, watchdog.interrupts) == ([signal.SIGINT], 1)
     watchdog.hear(signal.SIGINT, 119.0)
     assert len(said) == 1
+
+
+def test_it_watches_in_a_process_with_very_many_open_files(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Beyond descriptor 1,023 it looks at the loop and hears signals as it does below: a notebook may have so many."""
+    if resource.getrlimit(resource.RLIMIT_NOFILE)[0] <= 2_000:
+        pytest.skip("this process may not open so many files")
+    pair = socket.socketpair
+
+    def high() -> list[socket.socket]:
+        ends = pair()
+        found = [socket.socket(fileno=fcntl.fcntl(end.fileno(), fcntl.F_DUPFD_CLOEXEC, 1_100)) for end in ends]
+        for end in ends:
+            end.close()
+        return found
+
+    class Noting:
+        looked, heard = threading.Event(), threading.Event()
+
+        def look(self, now: float) -> None:
+            self.looked.set()
+
+        def hear(self, number: int, now: float) -> None:
+            self.heard.set()
+
+    monkeypatch.setattr(module, "LOOK_S", 0.01)
+    monkeypatch.setattr(module.socket, "socketpair", high)
+    before = signal.signal(signal.SIGTERM, lambda number, frame: None)
+    try:
+        with module.watched(Noting()):  # type: ignore[arg-type]
+            assert Noting.looked.wait(10)
+            signal.raise_signal(signal.SIGTERM)
+            assert Noting.heard.wait(10)
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def test_a_bolt_that_swallows_interrupts_is_left_behind(watched: Any, monkeypatch: pytest.MonkeyPatch) -> None:
