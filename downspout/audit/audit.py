@@ -190,7 +190,10 @@ class _Audit:
     ) -> None:
         self.report = report
         self.found = report.found
-        self.topics = topics or sorted({*(stream.topic for stream in self.found.streams), *also})
+        self.streams: dict[tuple[str, int], list[Stream]] = {}  # by topic and partition
+        for stream in self.found.streams:
+            self.streams.setdefault((stream.topic, stream.partition), []).append(stream)
+        self.topics = topics or sorted({*(topic for topic, _ in self.streams), *also})
         self.named = bool(topics)
         self.windows = windows
         self.replay = replay
@@ -207,7 +210,7 @@ class _Audit:
         """Go through all partitions."""
         if cluster is None:
             for topic in self.topics:
-                self._files_only(topic, sorted({s.partition for s in self.found.streams if s.topic == topic}))
+                self._files_only(topic, sorted(partition for name, partition in self.streams if name == topic))
             self._check_windows()
             return
         for topic in [dead_letters] if isinstance(dead_letters, str) else dead_letters or ():
@@ -243,7 +246,7 @@ class _Audit:
 
     def _topic(self, side: KafkaSide, topic: str) -> None:
         logs = side.logs(topic)
-        if not logs and topic in self.also and all(stream.topic != topic for stream in self.found.streams):
+        if not logs and topic in self.also and all(name != topic for name, _ in self.streams):
             self.report.notes.append(
                 f"the topology reads {topic}, which Kafka does not have: what it held is not known"
             )
@@ -253,7 +256,7 @@ class _Audit:
                 "look at the spelling of --topic" if self.named else "--topic for those that are left, or --files-only"
             )
             raise BrokerError(f"topic {topic} does not exist", cure=cure)
-        known = {stream.partition for stream in self.found.streams if stream.topic == topic}
+        known = {partition for name, partition in self.streams if name == topic}
         if absent := sorted(known - {log.partition for log in logs}):
             self.report.notes.append(f"Kafka has no {topic}{absent} any more: compared with the log alone")
             self._files_only(topic, absent)
@@ -262,14 +265,14 @@ class _Audit:
 
     def _files_only(self, topic: str, partitions: Iterable[int]) -> None:
         for partition in partitions:
-            streams = [s for s in self.found.streams if (s.topic, s.partition) == (topic, partition)]
+            streams = self.streams.get((topic, partition), [])
             window = self.windows.get(partition, self.windows.get(None, AuditWindow()))
             part = PartitionReport(topic, partition, window.start, window.end)
             self.report.partitions.append(part)
             self._compare_with_log(part, streams, [(window.start, OFFSET_MAX if window.end is None else window.end)])
 
     def _partition(self, side: KafkaSide, log: Log) -> None:
-        streams = [s for s in self.found.streams if (s.topic, s.partition) == (log.topic, log.partition)]
+        streams = self.streams.get((log.topic, log.partition), [])
         ours = [s for s in streams if _is_of(s, log)]
         if earlier := sum(offset_ranges.count(self.found.rows.get(s, [])) for s in streams if s not in ours):
             self.report.notes.append(

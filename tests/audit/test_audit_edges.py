@@ -325,3 +325,35 @@ def test_many_records_that_kafka_cannot_give_whole_take_linear_time(
         assert [record.offset for record in side.records(log, [(0, 402)])] == [*range(0, 401, 2), 401]
         assert side.unreadable(log) == named.cut[TOPIC, 0]
     assert united < 10 * len(damaged)
+
+
+@pytest.mark.fake_only("what it counts are steps of the audit, whatever Kafka")
+def test_streams_are_sorted_once_however_many_partitions_there_are(
+    tmp_path: Path, kafka: FakeKafka, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A partition costs as much among many as among few, with Kafka and without."""
+    kafka.create_topic("wide", partitions=40)
+    log = CommitLog(tmp_path)
+    log.refresh()
+    covered = Coverage()
+    for partition in range(40):
+        covered.add(Stream("wide", kafka.topic_id("wide"), partition, ""), [0])
+        kafka.produce("wide", b"x", partition=partition)
+    rows = [
+        {"_topic": "wide", "_topic_id": kafka.topic_id("wide"), "_partition": number, "_offset": 0, "_path": ""}
+        for number in range(40)
+    ]
+    pq.write_table(pa.Table.from_pylist(rows, schema=ORIGIN_SCHEMA), tmp_path / "part-0.parquet")
+    file = DataFile("part-0.parquet", 40, (tmp_path / "part-0.parquet").stat().st_size)
+    assert log.append(Entry(0, "w", "topo", ("n:int64",), 1, (file,), covered))
+    sorts: list[int] = []
+    streams: Any = files.FoundRows.streams.fget  # type: ignore[attr-defined]
+    monkeypatch.setattr(files.FoundRows, "streams", property(lambda found: sorts.append(1) or streams(found)))
+    for cluster in (kafka, None):
+        report = audit(tmp_path, cluster=cluster)
+        assert (report.exit_code, len(report.partitions), sum(part.present for part in report.partitions)) == (
+            0,
+            40,
+            40,
+        )
+    assert len(sorts) < 20
