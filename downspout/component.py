@@ -94,7 +94,7 @@ class Bolt(MultilangComponent, streamparse.Bolt):
             TypeError: settings are given to a bolt that has none.
         """
         if settings and len(cls.settings_scopes) != 1:
-            raise TypeError(f"{cls.__name__}.spec() takes no {', '.join(settings)}")
+            raise TypeError(f"{cls.__name__}.spec() does not take {', '.join(settings)}")
         if cls.wants_tick_s:
             config = {"topology.tick.tuple.freq.secs": cls.wants_tick_s, **(config or {})}
         for scope in cls.settings_scopes:

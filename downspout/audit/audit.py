@@ -129,8 +129,8 @@ def audit(
     runs = {run.topology for run in read_runs(path)}
     if found.topology and runs and found.topology not in runs:
         report.notes.append(
-            f"the log is of topology {found.topology}, and the runs that have noted their settings were of "
-            f"{', '.join(sorted(runs))}: one of the two was changed by hand"
+            f"the log belongs to topology {found.topology}, but the recorded runs belong to {', '.join(sorted(runs))}: "
+            "one of the two was edited by hand"
         )
     return report
 
@@ -162,8 +162,8 @@ def _check_auditable(path: Path, found: FoundRows, *, named: bool) -> None:
         raise error
     if found.without_origin and not found.streams:
         raise SinkError(
-            f"{path}: none of its {found.without_origin:,} rows tells where it came from, so it cannot be audited",
-            cure="hand the field `origin` on to the sink; rows that were written without it stay unknown",
+            f"{path}: none of its {found.without_origin:,} rows has an origin, so the directory cannot be audited",
+            cure="pass the field `origin` on to the sink; rows already written without it cannot be audited",
         )
 
 
@@ -215,7 +215,7 @@ class _Audit:
             return
         for topic in [dead_letters] if isinstance(dead_letters, str) else dead_letters or ():
             if not self.dead_letters.read(cluster, topic):
-                self.report.notes.append(f"there is no topic {topic}, so no dead letters")
+                self.report.notes.append(f"topic {topic} does not exist, so it has no dead letters")
         with closing(KafkaSide(cluster)) as side:
             for topic in self.topics:
                 self._topic(side, topic)
@@ -226,7 +226,7 @@ class _Audit:
         partitions = self.report.partitions
         if not partitions and self.topics and self.report.kafka:
             raise SinkError(
-                f"{self.report.directory}: there is nothing to audit: it names no topic, and "
+                f"{self.report.directory}: there is nothing to audit: its log does not name a topic, and "
                 f"{', '.join(self.topics)} does not exist",
                 cure="--topic to name what should be in it",
             )
@@ -248,13 +248,11 @@ class _Audit:
         logs = side.logs(topic)
         if not logs and topic in self.also and all(name != topic for name, _ in self.streams):
             self.report.notes.append(
-                f"the topology reads {topic}, which Kafka does not have: what it held is not known"
+                f"the topology reads {topic}, which does not exist in Kafka: its records are unknown"
             )
             return
         if not logs:
-            cure = (
-                "look at the spelling of --topic" if self.named else "--topic for those that are left, or --files-only"
-            )
+            cure = "check the spelling of --topic" if self.named else "--topic for those that are left, or --files-only"
             raise BrokerError(f"topic {topic} does not exist", cure=cure)
         known = {partition for name, partition in self.streams if name == topic}
         if absent := sorted(known - {log.partition for log in logs}):
@@ -276,8 +274,8 @@ class _Audit:
         ours = [s for s in streams if _is_of(s, log)]
         if earlier := sum(offset_ranges.count(self.found.rows.get(s, [])) for s in streams if s not in ours):
             self.report.notes.append(
-                f"{coordinates(log.topic, log.partition)}: {counted(earlier, 'row')} of an earlier topic of that name, "
-                "which is gone"
+                f"{coordinates(log.topic, log.partition)}: {counted(earlier, 'row')} of an earlier topic of the same "
+                "name, which was deleted"
             )
         window = self.windows.get(log.partition, self.windows.get(None, AuditWindow()))
         if self.commits is not None:
@@ -300,7 +298,7 @@ class _Audit:
         if cut := offset_ranges.intersect(cut, dead_letters):
             self.report.notes.append(
                 f"{coordinates(log.topic, log.partition)}{offset_ranges.show(cut, 2)}: dead-lettered, but without the "
-                f"whole record, which Kafka could not give: {counted(offset_ranges.count(cut), 'offset')}"
+                f"whole record, which Kafka could not return: {counted(offset_ranges.count(cut), 'offset')}"
             )
         absent = offset_ranges.subtract(absent, dead_letters)
         late = offset_ranges.union(*(rows for stream, rows in self.late.items() if _is_of(stream, log)))
@@ -323,8 +321,8 @@ class _Audit:
         skipped = still_skipped(noted, rows)
         if again := offset_ranges.intersect(absent, offset_ranges.subtract(noted, skipped)):
             self.report.notes.append(
-                f"{coordinates(log.topic, log.partition)}{offset_ranges.show(again, 2)}: a seek had skipped what lies "
-                "here, and the directory has rows of it since: the group was there again, so these count like any other"
+                f"{coordinates(log.topic, log.partition)}{offset_ranges.show(again, 2)}: a seek skipped these offsets, "
+                "but the group came back and the directory now has their rows, so they count as usual"
             )
         return skipped
 
@@ -396,8 +394,8 @@ class _Audit:
             absent = offset_ranges.subtract(absent, broken)
             wanted = offset_ranges.subtract(wanted, broken)
             self.report.notes.append(
-                f"{coordinates(log.topic, log.partition)}{offset_ranges.show(broken, 2)}: Kafka cannot give these "
-                "records whole, and no dead letter names them"
+                f"{coordinates(log.topic, log.partition)}{offset_ranges.show(broken, 2)}: Kafka cannot return these "
+                "records in full, and no dead letter names them"
             )
         unjudged = self._note_unjudged(part, ours, expected)
         told = offset_ranges.subtract(offset_ranges.subtract(wanted, self.dead_letters.of(log)), unjudged)
@@ -426,8 +424,8 @@ class _Audit:
         if found:
             first = found[0][0]
             self.report.notes.append(
-                f"{coordinates(part.topic, part.partition)}{offset_ranges.show(found, 2)}: in the files, and not "
-                f"compared with the topology: run again, {counted(offset_ranges.count(found), 'record')} failed "
+                f"{coordinates(part.topic, part.partition)}{offset_ranges.show(found, 2)}: in the files, but not "
+                f"compared with the topology: when run again, {counted(offset_ranges.count(found), 'record')} failed "
                 f"(@{first} {expected.failed[first]})"
             )
         return found
@@ -454,7 +452,8 @@ class _Audit:
             shown += ["…"] * (len(replays) > len(shown))
             place, count = coordinates(part.topic, part.partition), len(replays)
             self.report.notes.append(
-                f"{place}: {counted(count, 'replay')}, whose rows are the originals': {', '.join(shown)}"
+                f"{place}: {counted(count, 'replay')}, whose rows keep the identities of the original records: "
+                f"{', '.join(shown)}"
             )
         return found
 
@@ -492,4 +491,4 @@ class _Audit:
             if unmade and not self.report.hint:  # its bolts may have been changed since the row was written
                 place = f"{coordinates(part.topic, part.partition)}{offset_ranges.show(unmade, 1)}"
                 row = "such row" if path else "row"
-                self.report.hint = f"({place}: the topology as it is now makes no {row} of it)"
+                self.report.hint = f"({place}: the current topology makes no {row} from it)"

@@ -528,7 +528,7 @@ def read_log(directory: Path) -> LogSide:
             _compare(log.checkpoint_path(history.length), checkpoint, history)
     for length in checkpoints:
         raise SinkError(
-            f"{log.path(length - 1)} is missing, and {log.checkpoint_path(length)} says that it was there",
+            f"{log.path(length - 1)} is missing, although {log.checkpoint_path(length)} covers it",
             cure=f"restore {log.folder} from a backup; without it the directory's history is unknown",
         )
     side.length, side.coverage, side.files = history.length, history.coverage, history.files
@@ -554,8 +554,10 @@ def _checkpoints(folder: Path) -> dict[int, DirectoryState]:
 def _compare(path: Path, checkpoint: DirectoryState, history: DirectoryState) -> None:
     if checkpoint.to_bytes() != history.to_bytes():
         raise SinkError(
-            f"{path} does not say what the {history.length:,} entries before it say: who writes next would believe it",
-            cure=f"stop what writes there, delete {path}, and audit again: it is a cache, the entries are what counts",
+            f"{path} does not say what the {history.length:,} entries before it say, and the next writer would trust "
+            "it",
+            cure=f"stop all writers of the directory, delete {path}, and audit again: it is only a cache of the "
+            "entries",
         )
 
 
@@ -564,12 +566,12 @@ def _contradiction(entry: Entry, before: DirectoryState, named: Mapping[str, Dat
     for what in ("topology", "component"):
         known, said = getattr(before, what), getattr(entry, what)
         if known not in (None, said):
-            return f"its {what} is {said}, and that of the entries before it {known}"
+            return f"its {what} is {said}, but in the entries before it {known}"
     if wrong := _wrong_columns(entry, before):
         return wrong
     paths = [file.path for file in entry.files]
     if again := _first(path for path in paths if path in named):
-        return f"it names {again}, which an earlier entry has named"
+        return f"it names {again}, which an earlier entry already names"
     if len(set(paths)) < len(paths):
         return "it names a file twice"
     if late := _first(path for path in paths if incarnation_of(path) in before.fenced):
@@ -583,14 +585,14 @@ def _contradiction(entry: Entry, before: DirectoryState, named: Mapping[str, Dat
 
 def _contradiction_of_compact(entry: Entry, before: DirectoryState) -> str:
     if entry.coverage.total:
-        return "a compaction brings no rows"
+        return "a compaction adds rows"
     if absent := _first(path for path in entry.removed if path not in before.files):
-        return f"it replaces {absent}, which did not count"
+        return f"it replaces {absent}, which is not a current file"
     removed = sum(before.files[path].rows for path in entry.removed)
     if entry.files and removed != entry.rows:
         return f"it replaces {removed:,} rows by {entry.rows:,}"
     if entry.gone_before > entry.number:
-        return f"it says that what was removed before entry {entry.gone_before} is gone"
+        return f"it says that files removed before the later entry {entry.gone_before} are gone"
     return ""
 
 
@@ -605,7 +607,7 @@ def _wrong_columns(entry: Entry, before: DirectoryState) -> str:
     if not why:
         return ""
     said, known = ", ".join(entry.schema), ", ".join(before.schema or ())
-    return f"its schema is {said}, and that of the entries before it {known}: {'; '.join(why)}"
+    return f"its schema is {said}, but in the entries before it {known}: {'; '.join(why)}"
 
 
 def _first(paths: Iterable[str]) -> str:

@@ -270,11 +270,11 @@ class ReplayApart:
         self._killers.append(f"{coordinates(killer.topic, killer.partition, killer.offset)} ({death})")
         if len(self._killers) > KILLERS_MAX:
             raise TopologyError(
-                f"{self._target}: {counted(len(self._killers), 'record')} end the process that runs them: "
+                f"{self._target}: {counted(len(self._killers), 'record')} kill the process that runs them: "
                 f"{', '.join(self._killers[:3])}, …",
-                cure="to mend the bolt first; or --from and --to, for a part that has fewer",
+                cure="fix the bolt first; or --from and --to, for a part with fewer such records",
             ) from None
-        return {(killer.topic, killer.partition, killer.offset): Failed(f"ends the process that runs it ({death})")}
+        return {(killer.topic, killer.partition, killer.offset): Failed(f"kills the process that runs it ({death})")}
 
     def _start(self) -> tuple[BaseProcess, Connection]:
         context = multiprocessing.get_context("spawn")  # a forked process would inherit half of each thread
@@ -294,8 +294,8 @@ class ReplayApart:
         except EOFError:
             death = self._bury(process)
             raise TopologyError(
-                f"{self._target}: a process that starts it without any record ends at once ({death})",
-                cure="`downspout check` on it, and what its bolts do in initialize",
+                f"{self._target}: a process that starts it dies at once, even without records ({death})",
+                cure="`downspout check`, and look at what its bolts do in initialize",
             ) from None
         if isinstance(first, Exception):
             ours.close()  # at the end of its input it ends

@@ -162,18 +162,21 @@ def take_notes(report: AuditReport) -> None:
         )
     for names, what in (
         (found.gone, "named by the log, but gone"),
-        (found.staged, "committed but not in sight yet; the next start of the topology renames them"),
-        (found.replaced, "replaced by a compaction and still in sight; downspout compact moves them away"),
-        (found.outdated, "from before the last rebuild and still in sight; the topology's next start moves them away"),
+        (found.staged, "committed but not yet visible; the next start of the topology renames them"),
+        (found.replaced, "replaced by a compaction but still visible; downspout compact moves them away"),
+        (
+            found.outdated,
+            "from before the last rebuild but still visible; the next start of the topology moves them away",
+        ),
         (found.forgotten, "gone, and forgotten with --forget-missing; their rows are missing"),
         (
             found.unknown if found.entries else [],
-            "not named by the log, but readers read what is there: move it elsewhere",
+            "not named by the log, but readers read them all the same: move them elsewhere",
         ),
-        (found.hidden, "hidden from listings, but not from `**/*.parquet` of DuckDB and Polars: move it elsewhere"),
-        (found.foreign, "not Parquet; readers fail there: move it elsewhere"),
-        (found.spark_log, "of a Spark job; Spark reads only the files that it names: move it and them elsewhere"),
-        (found.changed, "of another size, number of rows or other columns than the log says"),
+        (found.hidden, "hidden from listings, but not from `**/*.parquet` of DuckDB and Polars: move them elsewhere"),
+        (found.foreign, "not Parquet, so readers fail on them: move them elsewhere"),
+        (found.spark_log, "of a Spark job; Spark reads only the files named there: move it and those files elsewhere"),
+        (found.changed, "whose size, row count or columns differ from the log"),
         (list(found.unreadable), "unreadable"),
     ):
         if names:
@@ -194,7 +197,7 @@ def take_notes(report: AuditReport) -> None:
         notes.append(f"{counted(found.without_origin, 'row')} without an origin: written at least once")
     if report.count("lost"):
         notes.append(
-            "lost: Kafka dropped them before they were in the files. Begun later on purpose? Then --from OFFSET"
+            "lost: Kafka dropped them before they were written. If the topology started later on purpose: --from OFFSET"
         )
     if found.aggregates:
         notes.append("the files hold aggregates: which offsets were added up is known from the log")

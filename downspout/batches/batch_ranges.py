@@ -251,7 +251,7 @@ class Emitting:
         self._asks_one_by_one = len(found.ends) < len(partitions)
         if self._asks_one_by_one and self._throttle.due("away", int(self._clock.monotonic() * 1000)):
             away = sorted(coordinates(*tp) for tp in partitions if tp not in found.ends)
-            self._log.warning("%s cannot be read now; batches go on without", ", ".join(away))
+            self._log.warning("%s cannot be read now; batches continue without it", ", ".join(away))
         return found
 
     def _range(self, tp: TopicPartition, records: Sequence[Record], position: int) -> BatchRange:
@@ -319,10 +319,10 @@ class Emitting:
         for tp, (first, last) in wanted.items():
             read = [record.offset for record in found[tp]]
             if not read or read[0] != first or read[-1] != last:
-                has = f"those that are there are {read[0]} to {read[-1]}" if read else "none of them is there"
+                has = f"the remaining ones are {read[0]} to {read[-1]}" if read else "none of them is left"
                 raise self._gone(txid, tp, first, last, has)
             if (count := ranges[tp].records) is not None and len(read) != count:
-                has = f"of its {counted(count, 'record')} {len(read)} are there: the others were compacted away"
+                has = f"only {len(read)} of its {counted(count, 'record')} are left: the others were compacted away"
                 raise self._gone(txid, tp, first, last, has)
         self._check_topics(wanted)
         return found
@@ -330,7 +330,7 @@ class Emitting:
     def _gone(self, txid: int, tp: TopicPartition, first: int, last: int, has: str) -> DataLossError:
         return DataLossError(
             f"{coordinates(tp.topic, tp.partition, first)}: transaction {txid} holds the offsets {first} to {last}, "
-            f"but {has}: it cannot be emitted as it was",
+            f"but {has}: it cannot be emitted again unchanged",
             cure="start once with batch.kind=opaque, state.exactly_once=false and kafka.on_data_loss=earliest, then "
             "without: states keep their kind, and what is left of the batch is counted once",
         )

@@ -172,7 +172,8 @@ class BatchStarts:
         place = coordinates(tp.topic, tp.partition)
         if self._policy == "fail":
             raise DataLossError(
-                f"{place}: the topic was deleted and created again; what was in no batch of the old one is gone",
+                f"{place}: the topic was deleted and created again; records of the old topic that were in no batch are "
+                "lost",
                 cure="kafka.on_data_loss=earliest reads the new one from its beginning",
             )
         self._log.warning("%s: the topic was deleted and created again; starts at its beginning", place)
@@ -189,14 +190,14 @@ class BatchStarts:
         if self._policy == "fail":
             raise DataLossError(
                 f"{place}: the next batch starts here, but the log holds {begin} to {end}",
-                cure="kafka.on_data_loss=earliest goes on with what is left; retention may be too short",
+                cure="kafka.on_data_loss=earliest continues with the remaining records; retention may be too short",
             )
         start = begin if self._policy == "earliest" else end
         self._moved[tp] = _Moved(txid, offset, start)
         lost = max(0, start - first)
         self.lost += lost
         self._log.warning(
-            "%s: the log holds %d to %d; %d offsets are lost; goes on at %d", place, begin, end, lost, start
+            "%s: the log holds %d to %d; %d offsets are lost; continuing at %d", place, begin, end, lost, start
         )
         return start
 

@@ -149,7 +149,7 @@ class Coordinating:
             self._again_at = now + AGAIN_MS
             # Of a database that is away, full or locked the log tells already (``told``).
             if not isinstance(error.__cause__, PassesError) and self._throttle.due("store", now):
-                self._log.warning("%s; goes on trying", error)
+                self._log.warning("%s; retrying", error)
 
     def _claim(self) -> None:
         """Take the claim, and what is stored, once."""
@@ -275,15 +275,15 @@ class Coordinating:
             )  # fmt: skip
         elif self._throttle.due("failed", now):
             why = f": {failure.component} {failure.error}" if failure and failure.error else ""
-            self._log.warning("%s failed%s; it begins again, and so do the %d after it", attempt, why, len(later) - 1)
+            self._log.warning("%s failed%s; it is retried, and so are the %d after it", attempt, why, len(later) - 1)
 
     def _raised(self, attempt: Attempt, failure: Failure) -> None:
         self._raised_in[attempt.txid] += 1
         if self._raised_in[attempt.txid] >= self._attempts_max:
             raise ComponentError(
                 f"transaction {attempt.txid}: {failure.component} raised in {self._attempts_max} attempts in a row, "
-                f"at last {failure.error}; nothing past transaction {attempt.txid - 1} is committed",
-                cure="correct what the error names, and start again: it goes on with this transaction",
+                f"last with {failure.error}; nothing after transaction {attempt.txid - 1} is committed",
+                cure="fix the cause, and start again: the run resumes with this transaction",
             )
 
     # --- the end ---
@@ -381,7 +381,7 @@ class KafkaSource:
         for topic in sorted(missing - self._missed):
             if self._setup.kafka.bounded and self._ends is None:
                 raise no_topic(topic, self._settings["bootstrap"])
-            self._log.warning("topic %s does not exist on %s; waits for it", topic, self._settings["bootstrap"])
+            self._log.warning("topic %s does not exist on %s; waiting for it", topic, self._settings["bootstrap"])
         self._missed = missing
         found = sorted(partitions_to_read(self._consumer, self._settings))
         if self._setup.kafka.bounded:
@@ -407,7 +407,7 @@ class KafkaSource:
         for tp, stop in offsets_of("kafka.stop_offsets", self._settings["stop_offsets"]).items():
             if tp in ends:
                 if stop > ends[tp]:
-                    self._log.warning("%s ends at %d, before kafka.stop_offsets: so does the run",
+                    self._log.warning("%s ends at %d, before kafka.stop_offsets; the run stops there",
                                       coordinates(*tp), ends[tp])  # fmt: skip
                 ends[tp] = min(stop, ends[tp])
         return ends

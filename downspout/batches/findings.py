@@ -41,7 +41,7 @@ def _coordinator(spout: Component, conf: Mapping[str, Any]) -> Iterator[Finding]
     except ConfigError as error:
         yield Finding(True, name, error.message, error.cure or "`downspout settings batch`")
     if spout.par > 1:
-        yield Finding(True, name, f"{spout.par} tasks, but one coordinates", "par=1")
+        yield Finding(True, name, f"{spout.par} tasks, but only one coordinates", "par=1")
     yield from _on_one_machine(name, "batch.store", conf)
     needed = float(conf["batch.records_max"] or 0) * float(conf["batch.max_active"] or 1) / RECORDS_PER_S
     if needed > (timeout := message_timeout_s(conf)):
@@ -49,7 +49,7 @@ def _coordinator(spout: Component, conf: Mapping[str, Any]) -> Iterator[Finding]
             False,
             name,
             f"batches of {conf['batch.records_max']} records may take longer than the message timeout, {timeout:g} s: "
-            "then they fail and begin again for ever",
+            "they would fail and be retried for ever",
             "a smaller batch.records_max, or a longer topology.message.timeout.secs",
         )
 
@@ -72,7 +72,7 @@ def _behind_a_state(graph: Graph, bolt: Component) -> Iterator[Finding]:
             continue
         seen.add(source.name)
         if reads(source, "state"):
-            what = f"its tuples come from {source.name}, which emits at its commit: they would be in no batch"
+            what = f"its tuples come from {source.name}, which emits when it commits: they would belong to no batch"
             yield Finding(True, bolt.name, what, f"the inputs of {source.name}, or another topology for it")
         else:
             left += [given.source for given in source.inputs]
@@ -101,7 +101,7 @@ def _on_one_machine(name: str, key: str, conf: Mapping[str, Any]) -> Iterator[Fi
         yield Finding(
             True,
             name,
-            f"{key} is a file of one machine, and topology.workers = {workers} may be on several",
+            f"{key} is a file on one machine, but topology.workers = {workers} may run on several",
             "a store on PostgreSQL, or topology.workers=1",
         )
 
@@ -115,7 +115,7 @@ def _ids(graph: Graph, coordinators: list[Component], confs: Mapping[str, Mappin
             yield Finding(
                 True,
                 spout.name,
-                f"batch.id = {key[1]} is that of {other} too, in the same store",
+                f"batch.id = {key[1]} is also that of {other}, in the same store",
                 "a batch.id for each",
             )
 

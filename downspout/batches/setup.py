@@ -39,19 +39,19 @@ def check(kafka: Mapping[str, Any]) -> None:
     >>> check(parse_scope({"kafka.topics": "lines", "kafka.emit": "chunk"}, "kafka"))
     Traceback (most recent call last):
         ...
-    downspout.errors.ConfigError: kafka.emit = 'chunk' does not go with KafkaBatches. Try: kafka.emit=record: a batch \
-is emitted record by record
+    downspout.errors.ConfigError: kafka.emit = 'chunk' cannot be combined with KafkaBatches. Try: \
+kafka.emit=record: a batch is emitted record by record
     """
     for name, (allowed, cure) in REFUSED.items():
         if kafka[name] not in allowed:
-            raise ConfigError(f"kafka.{name} = {kafka[name]!r} does not go with KafkaBatches", cure=cure)
+            raise ConfigError(f"kafka.{name} = {kafka[name]!r} cannot be combined with KafkaBatches", cure=cure)
 
 
 def check_ackers(conf: Mapping[str, Any], name: str) -> None:
     """Raise a ConfigError where nothing tells when a batch is processed."""
     if conf.get("topology.acker.executors") == 0:
         raise ConfigError(
-            f"{name}: topology.acker.executors = 0: without ackers nothing tells when a batch is processed",
+            f"{name}: topology.acker.executors = 0: without ackers, the end of a batch cannot be detected",
             cure="topology.acker.executors = 1, or leave it out",
         )
 

@@ -140,7 +140,8 @@ class SqlMetadata:
             before, topology, epoch = self._database.run(look, (self._id,))[0]
             if not self._lease.hold() and before != owner:
                 raise BatchIdInUseError(
-                    f"{self.location}: batch.id {self._id} is in use by topology {topology} ({before}), which runs",
+                    f"{self.location}: batch.id {self._id} is in use by topology {topology} ({before}), which is "
+                    "running",
                     cure="another batch.id; or stop that topology",
                 )
             self._database.run(
@@ -276,10 +277,10 @@ class SqlMetadata:
             look = f"SELECT epoch, topology FROM {BATCHES} WHERE batch_id = {self._database.mark}{self._share}"
             rows = self._database.run(look, (self._id,))
             if not rows or rows[0][0] != epoch:
-                now = f"epoch {rows[0][0]}, of topology {rows[0][1]}" if rows else "not there any more"
+                now = f"epoch {rows[0][0]}, of topology {rows[0][1]}" if rows else "its row was deleted"
                 raise StaleCoordinatorError(
-                    f"{self.location}: batch.id {self._id} was claimed by another process (epoch {epoch} is over: it "
-                    f"is {now}); nothing was stored",
+                    f"{self.location}: batch.id {self._id} was claimed by another process (epoch {epoch} has ended; "
+                    f"now {now}); nothing was stored",
                     cure="one topology for each batch.id",
                 )
             yield

@@ -76,7 +76,7 @@ def read_state(location: str, name: str, password: str | None = None) -> dict[Ke
     """
     where = f"{location}: state {name}"
     if location.startswith("sqlite:") and not path_of(location, SETTING).exists():
-        raise BatchStoreError(f"{where} does not exist: there is no such file", cure="the URL that state.store has")
+        raise BatchStoreError(f"{where} does not exist: there is no such file", cure="the URL of state.store")
     database = open_database(location, SETTING, password=password, password_setting=PASSWORD_SETTING, wait_s=10.0)
     mark = database.mark
     with _errors(), closing(database):
@@ -151,24 +151,27 @@ class SqlState:
         context = self._context
         where = f"{self.location}: state {context.name}"
         if not rows:
-            raise BatchStoreError(f"{where} is gone from table {STATES}", cure="start again; do not delete there")
+            raise BatchStoreError(
+                f"{where} is gone from table {STATES}", cure="start again; do not delete rows from that table"
+            )
         owner, kind, *newest = rows[0]
         if owner != context.owner:
             raise BatchStoreError(
-                f"{where} belongs to the batches of {owner}, and these are of {context.owner}: each numbers its own",
-                cure=f"another state.name; or batch.id={owner}, if that topology runs no more",
+                f"{where} belongs to the batches of {owner}, but these are of {context.owner}: their transaction "
+                "numbers are unrelated",
+                cure=f"another state.name; or batch.id={owner}, if that topology no longer runs",
             )
         if kind != context.kind.value:
             raise BatchStoreError(
-                f"{where} is {kind}, and its values cannot be taken as {context.kind.value}",
+                f"{where} is {kind}, but its values cannot be read as {context.kind.value}",
                 cure=f"state.kind={kind}, or another state.name",
             )
         txid, first, number = newest
         is_fenced = attempt is not None and context.kind is not StateKind.NON_TRANSACTIONAL
         if is_fenced and (txid, number) != attempt:
             raise StaleAttemptError(
-                f"{where} has seen {Attempt(txid, number)}; {attempt} comes too late, and nothing of it was stored",
-                cure="if batch.store was emptied, or is another one: another state.name, or empty the state too",
+                f"{where} already holds {Attempt(txid, number)}; {attempt} comes too late and was not stored",
+                cure="if batch.store was emptied or replaced: another state.name, or empty the state too",
             )
         return int(first)
 
@@ -266,7 +269,7 @@ def _parsed_value(where: str, key: str, text: str) -> Any:
 
 def _foreign(where: str, key: str, text: str) -> BatchStoreError:
     return BatchStoreError(
-        f"{where}, key {key}: {text[:60]!r} is not JSON of ours", cure="restore that row, or delete it"
+        f"{where}, key {key}: {text[:60]!r} is not JSON in Downspout's form", cure="restore that row, or delete it"
     )
 
 
@@ -287,7 +290,7 @@ def _text(where: str, key: Key) -> str:
         return _json(list(key))
     except (TypeError, ValueError) as error:
         raise BatchStoreError(
-            f"{where}, key {key!r} is not JSON ({error})", cure="a key of texts and numbers, which a bolt before makes"
+            f"{where}, key {key!r} is not JSON ({error})", cure="a key of texts and numbers, made by an upstream bolt"
         ) from None
 
 

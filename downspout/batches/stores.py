@@ -188,8 +188,8 @@ def check_meaning(where: str, stored: str, meaning: str) -> None:
     """Raise a ConfigError where the values of a state are others than those that are to be added to them."""
     if stored and meaning and stored != meaning:
         raise ConfigError(
-            f"{where} holds {stored}, and is now to hold {meaning}: its values would be mixed",
-            cure="another state.name, which begins anew with another batch.id; or the old settings",
+            f"{where} holds {stored}, but is now to hold {meaning}: its values would be mixed",
+            cure="another state.name, which starts empty with another batch.id; or the old settings",
         )
 
 

@@ -119,7 +119,7 @@ class OfField:
         """
         value = getattr(values, self.field)
         if self.combine is _add and value.__class__ not in _NUMBERS:
-            raise TypeError(f"{self.field} = {value!r} is no number, and cannot be added up")
+            raise TypeError(f"{self.field} = {value!r} is not a number, and cannot be added up")
         return value
 
 
@@ -244,8 +244,8 @@ def path_of(given: Any) -> Any:
     return f"{module}.{name}"
 
 
-OTHERS = "a batch that comes again may hold other records"
-AGAIN = "a batch that comes again is applied again"
+OTHERS = "a repeated batch may hold other records"
+AGAIN = "a repeated batch is applied again"
 NOT_EXACT = {
     ("opaque", "transactional"): OTHERS,
     ("opaque", "non_transactional"): AGAIN,
@@ -261,8 +261,8 @@ def check_pair(conf: Mapping[str, Any]) -> None:
     >>> check_pair({"batch.kind": "opaque", "state.kind": "transactional"})
     Traceback (most recent call last):
         ...
-    downspout.errors.ConfigError: batch.kind = opaque with state.kind = transactional is not exactly once: a batch \
-that comes again may hold other records. Try: state.kind=opaque; or state.exactly_once=False, if counts may be wrong
+    downspout.errors.ConfigError: batch.kind = opaque with state.kind = transactional is not exactly once: a \
+repeated batch may hold other records. Try: state.kind=opaque; or state.exactly_once=False, if counts may be wrong
     """
     batch, state = (
         SETTINGS[key].parse(conf.get(key, SETTINGS[key].default), "topology") for key in ("batch.kind", "state.kind")
@@ -313,7 +313,7 @@ def faults(
     heard = {given.stream for given in inputs}
     if is_told and (unheard := [stream for stream in CONTROL if stream not in heard]):
         yield (
-            f"no input has the stream {unheard[0]}, so it would not hear of its batches",
+            f"no input has the stream {unheard[0]}, so the bolt would not receive its batches",
             "coordinator=…, as KafkaBatches.spec returns it",
         )
     wanted = [ATTEMPT, *keys, *([update.field] if update.field else [])]
@@ -322,7 +322,7 @@ def faults(
             continue
         if lacking := [field for field in wanted if field not in given.fields]:
             what = f"stream {given.stream!r} of {given.source!r} has no field {', '.join(map(repr, lacking))}"
-            handed_on = f"{given.source} must hand on the field {ATTEMPT!r} of its input"
+            handed_on = f"{given.source} must pass on the field {ATTEMPT!r} of its input"
             others = f"one of {', '.join(given.fields)}"
             yield what, handed_on if ATTEMPT in lacking else nearest(lacking[0], given.fields, others)
         elif tasks > 1 and not given.is_whole and not (given.by and set(given.by) <= set(keys)):
@@ -371,8 +371,8 @@ def check_beginning(store: StateStore, name: str, txid: int, first: int) -> None
     """
     if txid > first and store.newest() is None:
         raise ConfigError(
-            f"{store.location}: state {name} is new, and these batches are at transaction {txid}: what came before "
-            "would be missing in its values",
+            f"{store.location}: state {name} is new, but these batches are already at transaction {txid}: its values "
+            "would lack the earlier ones",
             cure="the store and the state.name as before; or another batch.id, so that all is read again; or "
             "state.exactly_once=False, if counts may be wrong",
         )

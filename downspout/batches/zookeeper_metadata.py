@@ -94,8 +94,9 @@ class ZooKeeperMetadata:
         before, topology, epoch = self._read_claim(claim)
         if lease is not None and before != owner:
             raise BatchIdInUseError(
-                f"{self.location}: batch.id {self._context.id} is in use by topology {topology} ({before}), which runs",
-                cure="another batch.id; or stop that topology, and wait until its session is over",
+                f"{self.location}: batch.id {self._context.id} is in use by topology {topology} ({before}), which is "
+                "running",
+                cure="another batch.id; or stop that topology, and wait until its session has ended",
             )
         data = _bytes({"owner": owner, "topology": self._context.topology, "epoch": epoch + 1})
         kind, version = ("create", -1) if claim is None else ("set", claim.version)
@@ -126,7 +127,8 @@ class ZooKeeperMetadata:
             return str(owner), str(topology), int(epoch)
         except (KeyError, TypeError, ValueError):
             raise BatchStoreError(
-                f"{self.location}: {self._claim} is not of our form: {node.data[:60]!r}", cure="delete that node"
+                f"{self.location}: {self._claim} is not in Downspout's form: {node.data[:60]!r}",
+                cure="delete that node",
             ) from None
 
     # --- the coordinator ---
@@ -287,8 +289,8 @@ class ZooKeeperMetadata:
             _, topology, now = self._read_claim(claim)
             if claim is None or now != epoch:
                 raise StaleCoordinatorError(
-                    f"{self.location}: batch.id {self._context.id} was claimed by another process (epoch {epoch} is "
-                    f"over: it is {now}, of topology {topology}); nothing was stored",
+                    f"{self.location}: batch.id {self._context.id} was claimed by another process (epoch {epoch} has "
+                    f"ended; now {now}, of topology {topology}); nothing was stored",
                     cure="one topology for each batch.id",
                 )
             if found := operations():
@@ -304,7 +306,7 @@ class ZooKeeperMetadata:
             except Conflict:
                 continue
         raise BatchStoreError(
-            f"{self.location}: batch.id {self._context.id} was changed by others each time",
+            f"{self.location}: batch.id {self._context.id} was changed by others at each attempt",
             cure="one topology for each batch.id; stop Trident's, which writes there too",
             passes=True,
         )

@@ -284,7 +284,7 @@ class Security:
     def client_hint(self) -> str:
         """What a client needs, for ``downspout.toml``; empty: nothing."""
         lines = [f"{name} = {json.dumps(value)}" for name, value in self.settings.items()]
-        head = ["", "kafka.bootstrap = embedded knows how to enter; others need", "[kafka.client]"]
+        head = ["", "kafka.bootstrap = embedded needs no settings; other clients need", "[kafka.client]"]
         return "\n".join([*head, *lines]) if lines else ""
 
     @property

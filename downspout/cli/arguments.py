@@ -117,7 +117,7 @@ def sentence(text: str) -> str:
 def add_actions(parser: argparse.ArgumentParser) -> Any:
     """Add a command's actions; without one, the command prints its help."""
     parser.set_defaults(handler=lambda _: parser.print_help())
-    parser.epilog = f"`{parser.prog} ACTION --help` has the exit codes."
+    parser.epilog = f"`{parser.prog} ACTION --help` lists the exit codes."
     return parser.add_subparsers(dest="action", metavar="ACTION")
 
 
@@ -129,9 +129,7 @@ def add_topology(parser: argparse.ArgumentParser) -> None:
 
 def add_bounds(parser: argparse.ArgumentParser) -> None:
     """Add when a run stops by itself: ``--until`` and ``--for``."""
-    parser.add_argument(
-        "--until", choices=["end"], help="stop when all that was in the topics at the start is processed"
-    )
+    parser.add_argument("--until", choices=["end"], help="stop when everything in the topics at the start is processed")
     parser.add_argument("--for", dest="for_s", metavar="TIME", help="stop after this long: 30s, 5m, 1h")
 
 
@@ -171,7 +169,9 @@ def add_metrics_port(parser: argparse.ArgumentParser, what: str) -> None:
         metavar="PORT",
         help=f"serve {what}; {METRICS_PORT} without PORT, 0 is a free port",
     )
-    parser.add_argument("--metrics-host", metavar="HOST", help="listen there; default 127.0.0.1, 0.0.0.0 is all")
+    parser.add_argument(
+        "--metrics-host", metavar="HOST", help="address to listen on (default: 127.0.0.1; 0.0.0.0: all)"
+    )
 
 
 def seconds(text: str) -> float:
@@ -198,7 +198,7 @@ def add_nimbus(parser: Any) -> None:
         "--nimbus",
         type=_nimbus,
         metavar="HOST[:PORT]",
-        help=f"nimbus of another Storm, in the place of our node's (PORT: {NIMBUS_PORT})",
+        help=f"nimbus of another Storm, instead of the local node's (PORT: {NIMBUS_PORT})",
     )
 
 

@@ -38,7 +38,8 @@ def add_parser(commands: Any) -> None:
             _10="missing: a record without its row",
             _11="duplicate: a row more than once",
             _12="lost: Kafka dropped records before they were processed",
-            _13="extra: rows or files that the log, Kafka or the topology do not know. The lowest of 10 to 13 counts",
+            _13="extra: rows or files unknown to the log, Kafka or the topology. Of 10 to 13, the lowest that applies "
+            "is returned",
         ),
     )
     parser.add_argument("directory", type=sink_place, metavar="DIR", help="the sink's directory (parquet.directory)")
@@ -59,9 +60,9 @@ def add_parser(commands: Any) -> None:
     parser.add_argument(
         "--topology",
         metavar="FILE",
-        help="run the bolts of this topology again, with all that they do besides: on records without a row, to tell "
-        "filtered from missing ones, and on some with rows, to find extra ones; without this option an audit runs no "
-        "component",
+        help="run the bolts of this topology again, side effects included: on records without a row, to tell filtered "
+        "from missing records, and on some records with rows, to find extra rows; without this option, an audit runs "
+        "no component",
     )
     parser.add_argument(
         "--class", dest="topology_class", metavar="NAME", help="name of the class, if FILE holds several"
@@ -92,9 +93,9 @@ def add_parser(commands: Any) -> None:
 def handle(arguments: argparse.Namespace) -> int:
     """Audit, print, and return the exit code."""
     if arguments.files_only and arguments.group:
-        raise ConfigError("--group needs Kafka, and --files-only forbids it", cure="one of the two")
+        raise ConfigError("--group needs Kafka, which --files-only does not use", cure="one of the two")
     if arguments.files_only and arguments.late:
-        raise ConfigError("--late needs Kafka, and --files-only forbids it", cure="one of the two")
+        raise ConfigError("--late needs Kafka, which --files-only does not use", cure="one of the two")
     with aside(wanted=bool(arguments.topology)) as out:  # what its file and its bolts print is no part of the report
         report = _audit(arguments)
         print_result(json.dumps(report.as_dict(), indent=2) if arguments.json else render(report), out)
@@ -135,7 +136,7 @@ def _dead_letters(given: str | None, cluster: Cluster | None) -> list[str]:
     if cluster is not None and given and not existing(cluster, [given]):
         raise ConfigError(
             f"--dead-letters {given}: there is no such topic",
-            cure="mostly GROUP.dead-letters; a run names it in its last lines",
+            cure="usually GROUP.dead-letters; the summary of a run names it",
         )
     return [given] if given else []
 

@@ -46,7 +46,7 @@ def add_parser(commands: Any) -> None:
     parser.add_argument("--dry-run", action="store_true", help="say what would be merged, and change nothing")
     parser.add_argument(
         "--forget-missing", action="store_true",
-        help="go on without files that the log names and that are gone; their rows will not be written again",
+        help="continue without files that the log names but that are gone; their rows will not be written again",
     )  # fmt: skip
     parser.add_argument(
         "--json", action="store_true", help="print the summary as JSON, and the progress on standard error"
@@ -100,7 +100,7 @@ def render(directory: str | Path, done: Compacted) -> str:
     besides = [
         f"{count:,} {what}"
         for count, what in (
-            (done.gave_way, "given up, because others were faster"),
+            (done.gave_way, "abandoned, because another writer was faster"),
             (done.swept, "staged by stopped writers and swept"),
             (done.deleted, "replaced long ago and deleted"),
             (done.snapshots, "snapshots of readers deleted"),

@@ -78,7 +78,7 @@ def parse_engines(text: str | None) -> list[str]:
         if name not in NAMES:
             raise ConfigError(f"--engines {text}: there is no engine {name!r}", cure=f"some of {','.join(NAMES)}")
     if len(set(names)) == 1:
-        raise ConfigError(f"--engines {text}: one engine has nothing to be compared with", cure="--engines local,spark")
+        raise ConfigError(f"--engines {text}: a comparison needs at least two engines", cure="--engines local,spark")
     return list(dict.fromkeys(names))
 
 
@@ -98,7 +98,7 @@ def directory(keep: Path | None) -> Iterator[Path]:
     except OSError as error:
         raise ConfigError(f"--keep {keep}: {error.strerror}", cure="a folder that can be written to") from None
     if not is_empty:
-        raise ConfigError(f"--keep {keep}: the folder holds something already", cure="a new folder")
+        raise ConfigError(f"--keep {keep}: the folder is not empty", cure="a new folder")
     yield keep.absolute()
 
 

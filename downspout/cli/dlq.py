@@ -57,7 +57,7 @@ def add_parser(commands: Any) -> None:
         "--force", action="store_true", help="also delete records that are not dead letters of Downspout's"
     )
     for each in (replay, purge):
-        each.add_argument("--yes", action="store_true", help="do it; without --yes, only say what would be done")
+        each.add_argument("--yes", action="store_true", help="do it; without --yes, only show what would be done")
 
 
 def _add(actions: Any, name: str, action: Callable[[argparse.Namespace], int], text: str) -> argparse.ArgumentParser:
@@ -164,7 +164,7 @@ def _foreign(topic: str, count: int) -> str:
 
 def _no_dead_letters(topic: str, count: int) -> DownspoutError:
     return DownspoutError(
-        f"{_foreign(topic, count)} of Downspout, and there is nothing else",
+        f"{_foreign(topic, count)} of Downspout, and the topic holds nothing else",
         cure="the topic that kafka.dead_letter_topic names, GROUP.dead-letters by default",
     )
 
@@ -217,7 +217,7 @@ def _at(arguments: argparse.Namespace, sorts: Sorts) -> list[DeadLetter]:
 
     parsed = re.fullmatch(r"(.+)\[([0-9]+)\]@([0-9]+)", arguments.place)
     if parsed is None:
-        raise ConfigError(f"{arguments.place} is not the place of a record", cure="'orders[0]@918'")
+        raise ConfigError(f"{arguments.place} does not identify a record", cure="'orders[0]@918'")
     offset = int(parsed[3])
     choice = Choice(parsed[1], int(parsed[2]), offset, offset + 1)
     found, place = [], (parsed[1], int(parsed[2]), offset)
@@ -323,7 +323,7 @@ def render_replay(plan: Replay, *, done: bool) -> str:
         "they do not hold the whole record": plan.cut,
         "their record is already among these": plan.repeated,
     }
-    lines += [f"left out, because {why}: {counted(count, 'dead letter')}" for why, count in left_out.items() if count]
+    lines += [f"skipped, because {why}: {counted(count, 'dead letter')}" for why, count in left_out.items() if count]
     return "\n".join(lines + _hint(done))
 
 

@@ -25,12 +25,13 @@ def add_parser(commands: Any) -> None:
     parser = commands.add_parser(
         "export",
         help="keep a Delta or an Iceberg table in step with a sink's directory",
-        description="Copy the rows of a sink's directory into a Delta or an Iceberg table: those that the table has "
-        "not taken yet, each once, in one commit. It is safe while topologies write to the directory, while it is "
-        "compacted, and while other exports run, and may be stopped at any moment.",
+        description="Copy into a Delta or Iceberg table all rows of a sink's directory that the table lacks, each "
+        "once, in one commit. It is safe while topologies write to the directory, while it is compacted, and while "
+        "other exports run, and may be stopped at any moment.",
         epilog=exit_codes(
             _0="the table has all rows",
-            _7="the directory is not a sink's or is damaged; the table is another's, or others have changed it",
+            _7="the directory is not a sink's or is damaged; the table belongs to another directory, or others have "
+            "changed it",
             _130="stopped by Ctrl-C; nothing needs to be repaired",
         ),
     )
@@ -40,7 +41,7 @@ def add_parser(commands: Any) -> None:
     form.add_argument("--iceberg", action="store_true", help="an Iceberg table")
     parser.add_argument(
         "--to", metavar="PLACE",
-        help="where the table is, or for Iceberg the catalogue's warehouse (default: DIR.delta or DIR.iceberg)",
+        help="location of the table, or for Iceberg of the catalogue's warehouse (default: DIR.delta or DIR.iceberg)",
     )  # fmt: skip
     parser.add_argument(
         "--catalog", metavar="NAME|URL",
@@ -52,13 +53,16 @@ def add_parser(commands: Any) -> None:
     )
     parser.add_argument("--no-origins", action="store_true", help="leave out which record each row came from")
     parser.add_argument(
-        "--follow", action="store_true", help="go on until Ctrl-C: take over what is new, again and again"
+        "--follow", action="store_true", help="keep running until Ctrl-C, and export new rows as they appear"
     )
     parser.add_argument(
-        "--every", type=seconds, metavar="TIME", help="with --follow: how long to wait between two looks (default: 10s)"
+        "--every",
+        type=seconds,
+        metavar="TIME",
+        help="with --follow: how long to wait between two exports (default: 10s)",
     )
     parser.add_argument(
-        "--accept-changes", action="store_true", help="go on though others have changed rows of the table"
+        "--accept-changes", action="store_true", help="continue although others have changed rows of the table"
     )
     parser.add_argument("--json", action="store_true", help="print a line of JSON for each commit")
     parser.set_defaults(handler=handle)

@@ -20,8 +20,8 @@ def add_parser(commands: Any) -> None:
     text = "show the last rows of a sink's directory"
     parser = commands.add_parser(
         "head", help=text,
-        description=f"{text[0].upper()}{text[1:]}: those of the files that its commit log names last. After a "
-        "compaction these are the files that it has made.",
+        description=f"{text[0].upper()}{text[1:]}: the rows of the files that its commit log names last. After a "
+        "compaction, these are the files that it wrote.",
         epilog=exit_codes(_0="shown", _7="the directory is not a sink's, or is damaged"),
     )  # fmt: skip
     parser.add_argument("directory", type=sink_place, metavar="DIR", help="the sink's directory (parquet.directory)")

@@ -92,7 +92,7 @@ def _translated(action: Handler) -> Handler:
         try:
             return action(arguments)
         except KafkaError as error:
-            cure = cure_of(error, "see whether the brokers run: `downspout kafka status` shows the local one")
+            cure = cure_of(error, "check whether the brokers run: `downspout kafka status` shows the local one")
             raise BrokerError(f"kafka {arguments.action}: {describe(error)[:300]}", cure=cure) from error
 
     return handler

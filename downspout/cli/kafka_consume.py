@@ -30,17 +30,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     which.add_argument("--partition", type=natural, help="only this partition (default: all, one after the other)")
     which.add_argument(
         "--from", "--offset", dest="start", metavar="WHERE",
-        help=f"where to begin: {PLACES} (default: the beginning, or where the group stands)",
+        help=f"where to begin: {PLACES} (default: the beginning, or the group's position)",
     )  # fmt: skip
     which.add_argument(
         "--until", metavar="WHERE",
-        help="where to stop, in each partition, as of now: end (the default), or an offset or a time, the first not to "
-        "be printed",
+        help="where to stop in each partition: the current end (the default), or the offset or time of the first "
+        "record not to print",
     )  # fmt: skip
     which.add_argument("--follow", action="store_true", help="wait for further records, until Ctrl-C")
     which.add_argument("--max", "--limit", dest="limit", type=positive, metavar="N", help="stop after N records")
     which.add_argument(
-        "--group", help="begin where this consumer group stands, and commit for it what is printed (default: none)"
+        "--group", help="start at the position of this consumer group, and commit what is printed (default: no group)"
     )
     which.add_argument(
         "--isolation", choices=["read_committed", "read_uncommitted"], default="read_committed",
@@ -114,7 +114,7 @@ def parse_place(option: str, text: str) -> LogPoint:
     try:
         return LogPoint("time", parse_time(option, text))
     except ConfigError:
-        raise ConfigError(f"{option} {text} is not a place in a topic", cure=PLACES) from None
+        raise ConfigError(f"{option} {text} is not a position in a topic", cure=PLACES) from None
 
 
 # --- printing ---

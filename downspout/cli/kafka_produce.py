@@ -40,7 +40,7 @@ SETTINGS = (
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options."""
-    parser.add_argument("topic", help="topic to write to; it is created where it does not exist")
+    parser.add_argument("topic", help="topic to write to; it is created if it does not exist")
     parser.add_argument("file", nargs="?", help="file to read (default: standard input)")
     lines = parser.add_argument_group("what a line holds")
     lines.add_argument("--key-separator", metavar="X", help="split each line into key and value at the first X")
@@ -64,8 +64,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     where.add_argument(
         "--partitioner", default="round_robin",
-        help="where records without a partition go: round_robin (the default) and sticky go by the key where there is "
-        "one; or module.function",
+        help="how records without a partition are distributed: round_robin (the default) or sticky, which both use the "
+        "key if there is one; or module.function",
     )  # fmt: skip
     where.add_argument(
         "--acks", choices=["all", "1", "0"], default="all", help="replicas that must have a record (all)"
@@ -144,7 +144,7 @@ def _record(parse: Callable[[bytes], Outgoing], source: str, number: int, line: 
     try:
         return parse(line)
     except ValueError as error:
-        cure = "correct this line, and send the file from here on: nothing behind it was sent"
+        cure = "correct this line, and send the file again from here: nothing after it was sent"
         raise RecordError(f"{source}:{number}: {error}", cure=cure) from None
 
 
@@ -166,7 +166,7 @@ def _writer(
         if shown <= REFUSED_SHOWN:
             _say(f"downspout: {error}")
         elif shown == REFUSED_SHOWN + 1:
-            _say("downspout: more lines are refused; the end says how many")
+            _say("downspout: more lines are refused; the summary counts them")
 
     return LineWriter(producer, arguments.topic, source, settings, refused, clock)
 
@@ -287,7 +287,7 @@ def _report(topic: str, run: _Run, stop: StopRequest, error: DownspoutError | No
     sending = run.sending
     written = f"{counted(sending.sent, 'record')} written to {topic}"
     if sending.unknown:
-        written = f"{counted(sending.unknown, 'record')} sent to {topic}; with acks=0 no broker says what it has"
+        written = f"{counted(sending.unknown, 'record')} sent to {topic}; with acks=0, brokers do not confirm records"
     refused, unanswered = run.writer.refused, len(run.writer.unanswered)
     written += f", {refused:,} refused" if refused else ""
     print(written + (f", {unanswered:,} without an answer" if unanswered else ""), flush=True)

@@ -55,12 +55,11 @@ def add_parser(commands: Any) -> None:
         "--topic", action="append", default=[], help="only this topic, also without a commit; may be repeated"
     )
     add_access(parser)
-    parser.add_argument(
-        "--no-age", action="store_true", help="leave out how old the next record is: no record is looked at"
-    )
+    parser.add_argument("--no-age", action="store_true", help="omit the age of the next record, and read no records")
     parser.add_argument(
         "--watch", action="store_true",
-        help="go on until Ctrl-C or --timeout: a table that renews itself; without a terminal, one per interval",
+        help="keep running until Ctrl-C or --timeout: a table that refreshes itself; without a terminal, a new table "
+        "per interval",
     )  # fmt: skip
     parser.add_argument("--every", type=seconds, default=EVERY_S, metavar="TIME", help="the interval (default: 2s)")
     parser.add_argument(
@@ -123,7 +122,7 @@ def look(arguments: argparse.Namespace, cluster: Cluster, question: Question, sh
             show(_text(arguments, found, clock))
         if over and not within and arguments.until is not None:
             after = f"after {arguments.timeout:g} s"
-            unknown = f"{after} it is still unknown how far behind: see the problems shown"
+            unknown = f"{after} the lag is still unknown: see the problems shown"
             what = f"{counted(behind, 'offset')} behind {after}, and not {arguments.until}" if told else unknown
             print(f"downspout: {what}", file=sys.stderr)
             return BEHIND

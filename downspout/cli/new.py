@@ -22,7 +22,7 @@ def add_parser(commands: Any) -> None:
         "new",
         help="make a project: topology, bolt, test, sample data",
         description="Make a project in a new folder: a topology from Kafka to Parquet, a bolt, a test that passes, "
-        "sample data, settings, and what `sparse` wants on Storm. Its README has the commands.",
+        "sample data, settings, and the files that `sparse` needs for Storm. Its README lists the commands.",
         epilog=exit_codes(),
     )
     parser.add_argument("folder", metavar="NAME", type=place, help="folder to make; its name is the project's")
@@ -44,7 +44,7 @@ def handle(arguments: argparse.Namespace) -> int:
     print(f"{folder}: a project with {counted(len(inferred.fields), 'column')}, inferred from {read}")
     _say_open(folder, sample, inferred)
     if arguments.sample is not None:
-        print(f"  sample/{folder.name}.ndjson holds records of yours: look at it before you publish the project")
+        print(f"  sample/{folder.name}.ndjson contains your own records: review it before you publish the project")
     print(f"Go on with: cd {folder} && python -m pytest    (README.md has the rest)")
     return 0
 

@@ -44,11 +44,11 @@ def add_parser(commands: Any) -> None:
     """Add the command with its subcommands."""
     parser = commands.add_parser("offsets", help="move and delete a group's offsets; hand a topic to Spark and back")
     actions = add_actions(parser)
-    export = _add(actions, "export", _export, "print where a spout's group stands", several=True)
+    export = _add(actions, "export", _export, "print the position of a spout's group", several=True)
     export.add_argument(
         "--to", choices=["spark", "csv", "json"], required=True,
-        help="options of a Spark source; or a file for `offsets seek`: Kafka's CSV, or JSON, which also holds what is "
-        "done beyond the commits",
+        help="options of a Spark source; or a file for `offsets seek`: Kafka's CSV, or JSON, which also holds the "
+        "offsets done beyond the commits",
     )  # fmt: skip
     export.add_argument(
         "--for", dest="source", choices=["downspout", "jvm"], default="downspout",
@@ -60,7 +60,8 @@ def add_parser(commands: Any) -> None:
         actions,
         "import",
         _import,
-        "move a spout's group to where a Spark query stands, or a spout of Storm's that keeps its offsets in ZooKeeper",
+        "move a spout's group to the position of a Spark query, or of a Storm spout that keeps its offsets in "
+        "ZooKeeper",
     )
     source = move.add_mutually_exclusive_group(required=True)
     source.add_argument(
@@ -80,7 +81,7 @@ def add_parser(commands: Any) -> None:
     move.add_argument(
         "--force", action="store_true", help="also move a group back, or to a topic that was created again"
     )
-    move.add_argument("--yes", action="store_true", help="do it; without --yes, only say what would be done")
+    move.add_argument("--yes", action="store_true", help="do it; without --yes, only show what would be done")
 
 
 def _add(
@@ -180,7 +181,8 @@ def refuse_gaps(found: Iterable[Standing]) -> None:
     if gaps:
         raise ConfigError(
             f"{'; '.join(gaps)}: Spark's own connector cannot leave them out and would process them again",
-            cure="start the topology and end it in order (Ctrl-C or SIGTERM), which drains, and export again; or read "
+            cure="start the topology and stop it cleanly (Ctrl-C or SIGTERM), which drains it, and export again; or "
+            "read "
             'with format("downspout"), whose skipOffsets leaves them out',
         )
 
@@ -274,7 +276,7 @@ def _render_move(move: Move) -> str:
     if not move.named:
         why = " (not in the checkpoint: its beginning)"
     elif move.to != move.asked:
-        why = f" (the query stands at {move.asked}; the spout has done what lies between)"
+        why = f" (the query is at {move.asked}; the spout has already processed the offsets between)"
     return f"{coordinates(*move.tp)}: {way}{why}"
 
 
@@ -284,16 +286,16 @@ def import_notes(checkpoint: Checkpoint, moves: Sequence[Move], topology_id: str
     if checkpoint.unfinished is not None:
         ends = ", ".join(coordinates(tp.topic, tp.partition, end) for tp, end in sorted(checkpoint.planned.items()))
         notes.append(
-            f"batch {checkpoint.unfinished}{f', up to {ends},' if ends else ''} was begun and is not finished: the "
-            "spout does it again, as Spark would. Where the query's sink may hold some of it already and does not tell "
-            "a record by its origin, let the query finish the batch first (trigger availableNow), and import then"
+            f"batch {checkpoint.unfinished}{f', up to {ends},' if ends else ''} was started but not finished: the "
+            "spout processes it again, as Spark would. If the query's sink may already hold part of it and does not "
+            "identify records by origin, let the query finish the batch (trigger availableNow) before you import"
         )
     if checkpoint.others:
         notes.append(f"{counted(checkpoint.others, 'source')} of the query not reading Kafka: left out")
     if moves and not topology_id and all(move.before is None for move in moves):
         notes.append(
-            "the group has no commits that name its topology: the spout starts here under an UNCOMMITTED_… kafka.start "
-            "(the default); for another, give --topology-id"
+            "the group has no commits that name its topology: the spout starts here only with an UNCOMMITTED_… "
+            "kafka.start (the default); for another one, give --topology-id"
         )
     return notes
 
@@ -316,11 +318,11 @@ def add_zookeeper(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     parser.add_argument(
         "--behind-max", type=int, metavar="N",
-        help="take no offset that lies further behind that start (maxOffsetBehind); default: no limit",
+        help="ignore offsets that lie further behind that start (maxOffsetBehind); default: no limit",
     )  # fmt: skip
     parser.add_argument(
         "--watch", default="5s", metavar="TIME",
-        help="how long the nodes are watched for changes, which show that the old topology runs (default 5s)",
+        help="how long to watch the nodes for changes, which show that the old topology still runs (default 5s)",
     )  # fmt: skip
 
 
@@ -338,7 +340,7 @@ def import_zookeeper(arguments: argparse.Namespace) -> tuple[dict[str, Any], lis
         if not topics or (tp.topic in topics and tp.partition in (topics[tp.topic] or {tp.partition}))
     }
     if not offsets:
-        raise ConfigError(f"{path} holds no offset that could be taken: {'; '.join(notes)}", cure="another --topic")
+        raise ConfigError(f"{path} has no usable offset: {'; '.join(notes)}", cure="another --topic")
     cluster = open_groups(arguments)
     empty_group(cluster, group)
     starts = {} if arguments.behind_max is None else _starts(cluster, group, start, offsets)
@@ -350,8 +352,8 @@ def import_zookeeper(arguments: argparse.Namespace) -> tuple[dict[str, Any], lis
     if (back := [move for move in plan.moves if move.is_back]) and not arguments.force:
         shown = ", ".join(f"{coordinates(*move.tp)} from {move.before} to {move.to}" for move in back)
         raise ConfigError(
-            f"group {group} would be moved back: {shown}; what lies between would be processed again",
-            cure="is it the same topology's group? --force moves it all the same",
+            f"group {group} would be moved back: {shown}; the offsets between would be processed again",
+            cure="check that it is the same topology's group; --force moves it anyway",
         )
     if plan.moves:
         plan.warnings.extend(check_not_live(cluster, group, plan.found, force=arguments.force))
@@ -373,7 +375,7 @@ def _read(arguments: argparse.Namespace) -> tuple[str, dict[TopicPartition, int]
     from downspout.spout.ports import PASSWORD_SETTING
 
     if (watch_s := seconds_of(arguments.watch)) is None:
-        raise ConfigError(f"--watch {arguments.watch!r} is no duration", cure="--watch 10s")
+        raise ConfigError(f"--watch {arguments.watch!r} is not a duration", cure="--watch 10s")
     location = location_of(arguments.zookeeper, KEY)
     password = arguments.zookeeper_password
     nodes = open_nodes(
@@ -421,4 +423,4 @@ def _without(
         every = [(topic, number) for topic in {tp.topic for tp in offsets} for number in consumer.partitions_for(topic)]
     left = [tp for tp in sorted(every) if tp not in offsets and not topics.get(tp[0])]
     names = ", ".join(coordinates(*tp) for tp in left)
-    return [f"no node for {names}: left alone, kafka.start decides"] if left else []
+    return [f"no node for {names}: left unchanged, kafka.start decides"] if left else []

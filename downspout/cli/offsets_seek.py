@@ -36,9 +36,7 @@ def add_seek(parser: argparse.ArgumentParser) -> None:
     where = parser.add_mutually_exclusive_group(required=True)
     where.add_argument("--to-earliest", action="store_true", help="the beginning of the log")
     where.add_argument("--to-latest", action="store_true", help="the end of the log")
-    where.add_argument(
-        "--to-current", action="store_true", help="where the group stands; the end where it has no commit"
-    )
+    where.add_argument("--to-current", action="store_true", help="the group's commit; the end if it has none")
     where.add_argument("--to-offset", type=_whole, metavar="OFFSET", help="this offset in each partition")
     where.add_argument("--shift-by", type=_whole, metavar="N", help="this many offsets forward, or backward: -100")
     where.add_argument(
@@ -48,18 +46,21 @@ def add_seek(parser: argparse.ArgumentParser) -> None:
     where.add_argument("--by-duration", metavar="TIME", help="the first record not older than this: 90s, 2h, PT1M")
     where.add_argument(
         "--from-file", type=place, metavar="FILE",
-        help="a file of `offsets export`, or Kafka's CSV: topic,partition,offset, or with the group in front",
+        help="a file of `offsets export`, or Kafka's CSV: topic,partition,offset, optionally with the group in front",
     )  # fmt: skip
     parser.add_argument(
         "--done", choices=["keep", "forget"],
-        help="what is done beyond the commit stays done, or is processed again (default: kept forward, forgotten back)",
+        help="whether offsets done beyond the commit stay done (default: keep them when moving forward, forget them "
+        "when moving back)",
     )  # fmt: skip
     parser.add_argument(
         "--sink", action="append", default=[], type=place, metavar="DIR",
-        help="a sink's directory: say which records it has already, and note there what is skipped, for its audit; may "
-        "be repeated",
+        help="a sink's directory: report which records it already has, and record skipped offsets there for its audit; "
+        "may be repeated",
     )  # fmt: skip
-    parser.add_argument("--strict", action="store_true", help="refuse a place outside the log, instead of the nearest")
+    parser.add_argument(
+        "--strict", action="store_true", help="refuse a position outside the log, instead of taking the nearest one"
+    )
     parser.add_argument(
         "--topology-id", default="", metavar="ID", help="topology id to commit under (default: that of the last commit)"
     )
@@ -82,7 +83,7 @@ def add_delete(parser: argparse.ArgumentParser) -> None:
 
 def add_doing(parser: argparse.ArgumentParser) -> None:
     """Add ``--yes``, and what to do about members."""
-    parser.add_argument("--yes", action="store_true", help="do it; without --yes, only say what would be done")
+    parser.add_argument("--yes", action="store_true", help="do it; without --yes, only show what would be done")
     parser.add_argument(
         "--wait", default="0s", metavar="TIME",
         help="wait up to this long for the sessions of dead members to end (kafka.session_timeout_ms, mostly 10s)",
@@ -98,7 +99,7 @@ def _whole(text: str) -> int:
     try:
         return int(text)
     except ValueError:
-        raise argparse.ArgumentTypeError(f"{text!r} is no whole number") from None
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number") from None
 
 
 def seek(arguments: argparse.Namespace) -> tuple[dict[str, Any], list[str], list[str]]:
@@ -140,7 +141,8 @@ def seek(arguments: argparse.Namespace) -> tuple[dict[str, Any], list[str], list
     notes = [note for plan in plans for note in plan.warnings]
     if not sinks and any(move.skipped for plan in plans for move in plan.moves):
         notes.append(
-            "what is skipped will be missing in a sink's audit, unless --sink DIR notes there that it was on purpose"
+            "a sink's audit will report skipped offsets as missing, unless --sink DIR records there that this was on "
+            "purpose"
         )
     return facts, lines, notes
 
@@ -170,7 +172,7 @@ def _settle(cluster: Cluster, group: str, arguments: argparse.Namespace) -> None
     from downspout.offsets.seeking import empty_group
 
     if (wait_s := seconds_of(arguments.wait)) is None:
-        raise ConfigError(f"--wait {arguments.wait!r} is no duration", cure="--wait 45s")
+        raise ConfigError(f"--wait {arguments.wait!r} is not a duration", cure="--wait 45s")
     if arguments.yes:
         empty_group(cluster, group, wait_s=wait_s, remove=arguments.remove_members)
     else:
@@ -193,8 +195,8 @@ def _note(plan: SeekPlan, sinks: Sinks) -> None:
             note_skips(directory, steps, log, f"seek-{os.getpid()}")
         except SinkError as error:
             raise SinkError(
-                f"group {plan.group} was moved, and {directory} does not say so, so its audit calls what was skipped "
-                f"missing: {error.message}",
+                f"group {plan.group} was moved, but {directory} has no record of it, so its audit will report skipped "
+                f"offsets as missing: {error.message}",
                 cure=f"{error.cure}; then move the group back and here again",
             ) from error
 
@@ -236,12 +238,12 @@ def render_plan(plan: SeekPlan, sinks: Sinks = NO_SINKS, *, done: bool, named: b
     for move in plan.moves:
         if move.to != move.asked:
             place = coordinates(move.tp.topic, move.tp.partition, move.asked)
-            lines.append(f"{place} is done already, as is what follows: {move.to} is the first that is not")
+            lines.append(f"{place} and the offsets after it are already done: {move.to} is the first that is not")
         for directory, log in sinks.items():
             if move.again:
                 lines.append(
                     f"{coordinates(*move.tp)}: {directory} has {_held(log, move):,} of the "
-                    f"{counted(offset_ranges.count(move.again), 'offset')} that are read again, and leaves them out"
+                    f"{counted(offset_ranges.count(move.again), 'offset')} that are read again, and will skip them"
                 )
     if plan.unchanged:
         lines.append(f"{counted(len(plan.unchanged), 'partition')} already there")
@@ -286,7 +288,9 @@ def delete(arguments: argparse.Namespace) -> tuple[dict[str, Any], list[str], li
         f"{counted(len(found), 'commit')}{'' if topics else ' and the group'} "
         f"{'deleted' if arguments.yes else 'would be deleted'}"
     )
-    notes += ["kafka.start decides where a spout of this group begins then; what was done beyond is forgotten"]
+    notes += [
+        "kafka.start then decides where a spout of this group starts; offsets done beyond the commits are forgotten"
+    ]
     return facts, lines if arguments.yes else [*lines, NOTHING_CHANGED], notes
 
 
@@ -312,12 +316,13 @@ def export_text(arguments: argparse.Namespace) -> tuple[str, list[str]]:
             raise nothing_committed(arguments, group)
         found[group] = stands
     notes = [
-        f"{', '.join(members)} {'is' if len(members) == 1 else 'are'} still in group {group}: it moves on"
+        f"{', '.join(members)} {'is' if len(members) == 1 else 'are'} still in group {group}, whose position keeps "
+        "moving"
         for group in found
         if (members := cluster.group_members(group))
     ]
     if arguments.to == "json":
         return json.dumps(to_json(found), indent=2), notes
     if holes := [s.place for stands in found.values() for s in stands if s.metadata.done]:
-        notes.append(f"CSV has no room for what is done beyond {', '.join(holes)}; JSON has")
+        notes.append(f"CSV cannot hold the offsets done beyond {', '.join(holes)}; JSON can")
     return to_csv(found).rstrip("\n"), notes

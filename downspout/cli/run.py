@@ -64,14 +64,14 @@ def add_parser(commands: Any) -> None:
         "--otel",
         action="store_true",
         default=None,
-        help="export the metrics by OpenTelemetry, to where OTEL_EXPORTER_OTLP_ENDPOINT says",
+        help="export the metrics with OpenTelemetry, to OTEL_EXPORTER_OTLP_ENDPOINT",
     )
     parser.add_argument(
         "--log-format",
         choices=["text", "json"],
         default="text",
         help="json: each line of standard error is an object with time, level, logger, message, and topic, partition, "
-        "offset, component, task and worker where they are known",
+        "offset, component, task and worker if they are known",
     )
     add_ui(parser)
     parser.add_argument("--seed", type=int, metavar="N", help="seed of shuffles and message ids")

@@ -29,7 +29,7 @@ def handle(arguments: argparse.Namespace) -> int:
     if not chosen:
         known = [*dict.fromkeys(setting.scope for setting in SETTINGS.values()), *SETTINGS]
         raise ConfigError(
-            f"there is no setting {arguments.scope}, and no scope of that name",
+            f"{arguments.scope} is neither a setting nor a scope",
             cure=nearest(arguments.scope, known, "kafka"),
         )
     width = max((len(setting.key) for setting in chosen), default=0)

@@ -212,7 +212,7 @@ def _bundle(arguments: argparse.Namespace) -> int:
 
     topology: Path | None = arguments.topology
     if topology is not None and not topology.is_file():
-        raise ConfigError(f"There is no {topology}", cure="the path of a topology's .py file")
+        raise ConfigError(f"{topology} does not exist", cure="the path of a topology's .py file")
     project = Path() if topology is None else topology.resolve().parent.parent
     name = project.resolve().name if topology is None else topology.stem
     target = arguments.output or Path(f"{name}.tar.gz")
@@ -229,7 +229,7 @@ def _submit(arguments: argparse.Namespace) -> int:
 
     own, run, spark_options = split(arguments)
     if own.master is None:
-        raise ConfigError("--master is missing: where the cluster is", cure="--master spark://HOST:7077")
+        raise ConfigError("--master is missing: the address of the cluster", cure="--master spark://HOST:7077")
     name = _checked(run)
     script = Path(__file__).with_name("submitted.py")
     words = submit.command(script, run, name=name, master=own.master, bundle=own.bundle, spark_options=spark_options)

@@ -108,7 +108,7 @@ def check_writable(option: str, path: str) -> None:
     elif not os.path.isdir(folder):
         why = f"there is no directory {folder}"
     elif not os.access(path if os.path.exists(path) else folder, os.W_OK):
-        why = "it must not be written"
+        why = "this user may not write it"
     else:
         return
     raise ConfigError(f"{option} {path}: {why}", cure="a path that can be written, or -")

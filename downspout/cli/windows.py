@@ -21,9 +21,9 @@ def add_parser(commands: Any) -> None:
     parser = commands.add_parser(
         "windows",
         help="show which windows of event time are final, which are open, and where rows came late",
-        description="Show the windows of a directory that an AggregateBolt with a window among its keys has written: "
-        "those that are open, those to which rows came when they were final, and how far each partition is. "
-        "read_table(…, closed=True) and the readers for PySpark return the windows that are final here.",
+        description="Show the windows in the directory of an AggregateBolt with a window among its keys: open windows, "
+        "final windows that received late rows, and the position of each partition. read_table(…, closed=True) and the "
+        "readers for PySpark return the windows that are final here.",
         epilog=exit_codes(_2="the rows have no windows", _7="the directory is not a sink's, or is damaged"),
     )
     parser.add_argument("directory", type=sink_place, metavar="DIR", help="the sink's directory (parquet.directory)")

@@ -403,7 +403,7 @@ def freeze(target: str, topology: str | None, overrides: Sequence[str], director
     confs = {name: resolved.values for name, resolved in settings.components.items()}
     if others := [spout.name for spout in graph.spouts if not reads(spout, "kafka")]:
         raise ConfigError(
-            f"{graph.name}: only Kafka gives the same records again, and {', '.join(others)} reads something else",
+            f"{graph.name}: only Kafka can return the same records again, but {', '.join(others)} reads something else",
             cure="a topology whose spouts are KafkaSpouts, or that counts in batches of KafkaBatches",
         )
     sinks = [

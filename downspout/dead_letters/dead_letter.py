@@ -445,7 +445,7 @@ def _describe_cut(unreadable: Unreadable | None) -> tuple[Header, ...]:
     if unreadable is None:
         return ()
     if unreadable.size is not None:
-        cut = f"{unreadable.why}; key and value are cut behind {CUT_BYTES:,} bytes, headers are left out"
+        cut = f"{unreadable.why}; key and value are cut after {CUT_BYTES:,} bytes, headers are left out"
         return ((INCOMPLETE, _encode(cut)), (_SIZE, b"%d" % unreadable.size))
     return ((INCOMPLETE, _encode(unreadable.why)), (_END, b"%d" % unreadable.end))
 

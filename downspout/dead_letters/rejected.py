@@ -236,7 +236,7 @@ class DeadLetterWriter:
         refusal = RecordError(
             f"{where}: rejected by {row.component}, and its dead letter cannot be written to topic "
             f"{self._outbox.letters.topic}: {describe(cause)}",
-            cure="correct the dead-letter topic (max.message.bytes, rights)",
+            cure="correct the dead-letter topic (max.message.bytes, permissions)",
         )
         for tup in row.tuples:
             if self._open.pop(tup, None) is not None:

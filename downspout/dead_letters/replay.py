@@ -396,7 +396,8 @@ def _refuse_foreign(cluster: Cluster, topic: str, plan: Iterable[Purge]) -> None
             raise ConfigError(
                 f"{coordinates(record.topic, record.partition, record.offset)} was not written by Downspout, and a "
                 "purge would delete it. Nothing was deleted",
-                cure="the dead-letter topic (kafka.dead_letter_topic), or --force where letters and others are mixed",
+                cure="the dead-letter topic (kafka.dead_letter_topic), or --force if the topic also holds other "
+                "records",
             )
 
 

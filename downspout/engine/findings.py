@@ -119,7 +119,7 @@ def _dead_letter_topics(graph: Graph, settings: Settings) -> Iterator[Finding]:
             yield Finding(
                 False,
                 bolt.name,
-                f"it writes dead letters to {topic_of(bolt) or 'no topic'}, and the spouts to "
+                f"it writes dead letters to {topic_of(bolt) or 'no topic'}, but the spouts write to "
                 f"{', '.join(sorted(topic or 'no topic' for topic in topics))}",
                 "kafka.group and kafka.dead_letter_topic of the topology, not of one component",
             )
@@ -140,7 +140,7 @@ def _loops(graph: Graph, settings: Settings) -> Iterator[Finding]:
             if brokers == its_brokers and reads_topic(settings, spout, topic):
                 yield Finding(
                     False, bolt.name, f"it writes to {topic}, which {spout.name} reads: its records come back to it",
-                    "another topic; or see that a record which has come back is not written again",
+                    "another topic; or make sure that a record that comes back is not written again",
                 )  # fmt: skip
 
 
@@ -169,7 +169,7 @@ def _finding(source: Component, stream: str, guilty: dict[str, str], others: lis
         f"on Storm its stream {stream!r} goes as records, not in chunks{too}, because "
         + " and ".join(f"{name} {why}" for name, why in guilty.items()),
         ("kafka.emit=record, or a bolt before " if source.is_spout else "a separate stream for ")
-        + f"{names}; nothing where it runs elsewhere, or records are fast enough",
+        + f"{names}; nothing if it does not run on Storm, or if records are fast enough",
     )
 
 
@@ -190,7 +190,7 @@ def _emits_chunks(component: Component, settings: Settings, whole: set[tuple[str
 def _why_records(reader: Component, given: Input) -> str:
     """Return why chunks are taken apart for this reader's sake; empty: they are not."""
     if not issubclass(reader.cls, MultilangComponent):
-        return f"({reader.cls.__name__}) is not one of our bolts and would take a chunk for text"
+        return f"({reader.cls.__name__}) is not a Downspout bolt and would take a chunk for text"
     grouping = "fields" if given.grouping == "global" else given.grouping  # Storm has no word of its own for global
     if is_blind({"type": grouping, "fields": given.fields}, reader.par):
         return ""
@@ -212,7 +212,7 @@ def transaction_findings(graph: Graph, settings: Settings) -> Iterator[Finding]:
             sinks_of.setdefault(spout.name, []).append(sink.name)
             if not reads(spout, "kafka") or reads(spout, "batch"):
                 yield Finding(
-                    True, sink.name, f"it is transactional, and {spout.name} is not a KafkaSpout: it has no offsets",
+                    True, sink.name, f"it is transactional, but {spout.name} is not a KafkaSpout and has no offsets",
                     "transactional=False, or a KafkaSpout",
                 )  # fmt: skip
         if not any(given.stream == TRANSACTIONS for given in sink.inputs) and spouts:
@@ -239,13 +239,13 @@ def _lost_origins(graph: Graph, sink: Component, settings: Settings) -> Iterator
         if component.is_spout:
             is_told = has_origin or any(set(PARTS) <= set(each) for each in fields)
             if reads(component, "kafka") and not (is_told or _value(settings, component, "kafka.translator")):
-                what = f"{sink.name} is transactional, and these tuples do not say from which record they are"
+                what = f"{sink.name} is transactional, but these tuples do not identify their record"
                 yield Finding(True, component.name, what, f"kafka.fields = [{FIELD!r}, …]")
             continue
         before = f"it is transactional, and {component.name} before it"
         if not has_origin:
-            what = f"it is transactional, and {component.name} does not hand on the field {FIELD}"
-            yield Finding(False, sink.name, what, "hand it on as it came")
+            what = f"it is transactional, but {component.name} does not pass on the field {FIELD}"
+            yield Finding(False, sink.name, what, "pass it on unchanged")
         if issubclass(component.cls, BatchingBolt):
             what = f"{before} takes tuples in batches: a result of several records has no single origin, and is refused"
             yield Finding(False, sink.name, what, cure)

@@ -169,7 +169,7 @@ def _choose_emit(graph: Graph, components: Mapping[str, Resolved]) -> dict[str, 
 
 
 def _choose(parts: Mapping[str, Part], component: Component, resolved: Resolved) -> Resolved:
-    source, why = "default", "it is no spout"
+    source, why = "default", "it is not a spout"
     if component.is_spout and reads(component, "kafka"):
         why = _why_records(parts, component.name, resolved.values)
         source = f"auto: {why or 'all that its records reach takes chunks'}"

@@ -195,8 +195,8 @@ def listen(host: str, port: int, option: str) -> socket.socket:
         found.close()
         raise ConfigError(
             f"{option} {host}:{port}: cannot listen there: {error.strerror}",
-            cure="end what has the port, perhaps this topology, or another one: "
-            f"{option} {port + 1 if port else 9000} (0: a free one)",
+            cure=f"stop what uses the port, perhaps this topology; or another port: {option} "
+            f"{port + 1 if port else 9000} (0: a free one)",
         ) from None
     return found
 

@@ -92,13 +92,13 @@ def exchange(connection: socket.socket, key: int, version: int, body: bytes) -> 
     connection.sendall(struct.pack(">i", len(header) + len(body)) + header + body)
     start = _read(connection, 4)
     if start[:2] == TLS_ALERT:
-        raise HungUpError("a TLS alert came for an answer")
+        raise HungUpError("it answered with a TLS alert")
     (size,) = struct.unpack(">i", start)
     if not 6 <= size <= ANSWER_BYTES_MAX:
         raise NotKafkaError("it answers, but not as a Kafka broker")
     reader = AnswerReader(_read(connection, size))
     if reader.number(">i") != 1:
-        raise NotKafkaError("the answer is to another question")
+        raise NotKafkaError("the answer belongs to another request")
     return reader
 
 
@@ -249,7 +249,7 @@ def _untrusted(error: ssl.SSLCertVerificationError, host: str) -> RefusedError:
     if error.verify_code in (62, 64):  # name, address
         cure = "an address that the certificate holds, or kafka.client.ssl_check_hostname=false"
         return RefusedError(f"its certificate is not for {host}", cure)
-    what = f"its certificate is not signed by an authority that we trust ({error.verify_message})"
+    what = f"its certificate is not signed by a trusted authority ({error.verify_message})"
     return RefusedError(what, "kafka.client.ssl_cafile=PEM file of the authority")
 
 
@@ -262,9 +262,9 @@ def _authenticate(connection: socket.socket, host: str, client: Mapping[str, Any
     if code == UNSUPPORTED_MECHANISM:
         offered = _mechanisms(answer)
         cure = f"kafka.client.sasl_mechanism={offered[0]}" if offered else "a listener with SASL"
-        raise RefusedError(f"it does not take {wanted}, but {', '.join(offered) or 'nothing'}", cure)
+        raise RefusedError(f"it does not accept {wanted}, only {', '.join(offered) or 'nothing'}", cure)
     if code:
-        raise NotKafkaError(f"the handshake for SASL failed (error {code})")
+        raise NotKafkaError(f"the SASL handshake failed (error {code})")
     mechanism = get_sasl_mechanism(wanted)(host=host, **client)
     for _ in range(ROUNDS_MAX):
         token = mechanism.auth_bytes()
@@ -475,7 +475,7 @@ def _advertised(host: str, port: int, answer: BrokerAnswer) -> Trouble | None:
     if not wrong:
         return None  # it is still starting
     return Trouble(
-        f"{host}:{port} answers, but its brokers say that they are at {', '.join(wrong)}, where nothing answers here",
+        f"{host}:{port} answers, but its brokers advertise {', '.join(wrong)}, where nothing answers from here",
         "advertised.listeners of the broker: an address that its clients can reach; or a name for it in /etc/hosts",
     )
 
@@ -488,7 +488,7 @@ def _mismatch(host: str, port: int, client: Mapping[str, Any], step_s_max: float
     if found.protocol == ours:
         what = "closes the connection"
         cure = "kafka.client.ssl_certfile and ssl_keyfile: it may want a certificate of the client"
-        return Trouble(f"{host}:{port} {what}", cure if ours == "SSL" else "look at the broker's log")
+        return Trouble(f"{host}:{port} {what}", cure if ours == "SSL" else "check the broker's log")
     by = f" ({', '.join(found.mechanisms)})" if found.mechanisms else ""
     return Trouble(
         f"{host}:{port} speaks {found.protocol}{by}, but kafka.client.security_protocol is {ours}",

@@ -137,10 +137,10 @@ class KafkaCluster(Cluster):
             for net in made:
                 net.close()
             if isinstance(error, errors.KafkaTimeoutError):
-                cure = "see whether the brokers run and can be reached; then the broker's log"
+                cure = "check that the brokers run and can be reached; then check the broker's log"
                 if client.get("api_version") is not None:
                     cure = "leave kafka.client.api_version out: the client asks the brokers for theirs"
-                what = f"Kafka at {self.bootstrap} answers, and then no more: {describe(error)}"
+                what = f"Kafka at {self.bootstrap} answered, and then stopped answering: {describe(error)}"
                 raise SilentBrokersError(what, cure=cure) from error
             raise
 
@@ -276,7 +276,7 @@ class KafkaCluster(Cluster):
                 return False
             except errors.KafkaError as error:
                 kind = SilentBrokersError if error.retriable else BrokerError
-                otherwise = "see whether the brokers answer" if error.retriable else "another name or setting"
+                otherwise = "check whether the brokers answer" if error.retriable else "another name or setting"
                 raise kind(f"{topic} cannot be created: {_brief(error)}", cure=cure_of(error, otherwise)) from error
         return True
 
@@ -363,7 +363,7 @@ class KafkaCluster(Cluster):
         found = self._ask_of_group(group, lambda admin: admin.remove_group_members(group, wanted)) or {}
         for name, error in found.items():
             if error not in (errors.NoError, errors.UnknownMemberIdError):
-                raise BrokerError(f"{name} cannot be taken out of group {group}: {error.__name__}", cure=_cure(error))
+                raise BrokerError(f"{name} cannot be removed from group {group}: {error.__name__}", cure=_cure(error))
 
     def delete_offsets(self, group: str, partitions: Collection[TopicPartition]) -> None:
         """Delete what a group has committed for these; its other commits stay.
@@ -400,8 +400,8 @@ class KafkaCluster(Cluster):
                     return question(admin)
             except errors.KafkaError as error:
                 if not error.retriable or time.monotonic() >= deadline:
-                    cure = cure_of(error, "look at the broker's log")
-                    raise BrokerError(f"{what} cannot be looked at: {_brief(error)}", cure=cure) from error
+                    cure = cure_of(error, "check the broker's log")
+                    raise BrokerError(f"{what} cannot be read: {_brief(error)}", cure=cure) from error
             time.sleep(COORDINATOR_POLL_S)
 
     def delete_topic(self, topic: str) -> bool:
@@ -465,7 +465,7 @@ def _wait_for_leaders(admin: KafkaAdminClient, topic: str) -> None:
             if partitions and not any(part["error_code"] or part["leader_id"] < 0 for part in partitions):
                 return
         if time.monotonic() >= deadline:
-            raise errors.KafkaTimeoutError(f"topic {topic} is created, but has no leader after {TOPIC_READY_S} s")
+            raise errors.KafkaTimeoutError(f"topic {topic} was created, but has no leader after {TOPIC_READY_S} s")
         time.sleep(TOPIC_POLL_S)
 
 
@@ -483,7 +483,7 @@ def _described(admin: KafkaAdminClient, group: str) -> Any:
 
 
 def _cure(error: type[errors.KafkaError]) -> str:
-    return cure_of(error(), "stop what reads with the group")
+    return cure_of(error(), "stop the consumers of the group")
 
 
 def _brief(error: Exception) -> str:

@@ -205,7 +205,7 @@ def producer_properties(given: Mapping[str, Any]) -> dict[str, Any]:
     >>> producer_properties({"acks": 1, "enable_idempotence": True})
     Traceback (most recent call last):
         ...
-    downspout.errors.ConfigError: enable_idempotence does not go with acks=1. Try: leave enable_idempotence out, or ...
+    downspout.errors.ConfigError: enable_idempotence cannot be combined with acks=1. Try: leave ...
     """
     acks, compression = _acks(given.get("acks", "all")), _codec(given.get("compression_type"))
     found = {**given, "acks": acks, "compression_type": compression}
@@ -219,7 +219,7 @@ def producer_properties(given: Mapping[str, Any]) -> dict[str, Any]:
 def _acks(value: Any) -> str | int:
     acks = ACKS.get(str(value).strip().lower())
     if acks is None:
-        raise ConfigError(f"acks = {value!r} is none of all, 1, 0", cure="all")
+        raise ConfigError(f"acks = {value!r} is not one of all, 1, 0", cure="all")
     return acks
 
 
@@ -240,7 +240,7 @@ def _codec(value: Any) -> str | None:
     if value is None or name == "none":
         return None
     if name not in CODECS:
-        raise ConfigError(f"compression_type = {value!r} is none of none, {', '.join(CODECS)}", cure="zstd")
+        raise ConfigError(f"compression_type = {value!r} is not one of none, {', '.join(CODECS)}", cure="zstd")
     if not CODECS[name]():
         raise MissingExtraError(
             f"the package that compresses with {name} is not installed", cure="`pip install 'downspout[codecs]'`"
@@ -264,7 +264,7 @@ def _is_idempotent(found: Mapping[str, Any]) -> bool:
         return True
     if is_on:
         raise ConfigError(
-            f"enable_idempotence does not go with {', '.join(against)}",
+            f"enable_idempotence cannot be combined with {', '.join(against)}",
             cure="leave enable_idempotence out, or " + " and ".join(f"leave {each} out" for each in against),
         )
     logger.warning(

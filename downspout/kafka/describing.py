@@ -29,8 +29,8 @@ NO_LEADER = "has no leader: its brokers are down"
 MISSING = "does not exist: it was deleted, or the name is misspelt"
 WORDS: dict[type[BaseException], str] = {
     errors.UnknownTopicOrPartitionError: MISSING,
-    errors.InvalidTopicError: "is no name of a topic",
-    errors.TopicAuthorizationFailedError: "no right to see it: it takes Describe on the topic",
+    errors.InvalidTopicError: "is not a valid topic name",
+    errors.TopicAuthorizationFailedError: "no permission to see it: this needs Describe on the topic",
     errors.LeaderNotAvailableError: NO_LEADER,
     errors.ReplicaNotAvailableError: NO_LEADER,
 }
@@ -43,7 +43,7 @@ def problem_of(error: BaseException) -> str:
     """Say what is wrong with a topic or a partition.
 
     >>> problem_of(errors.TopicAuthorizationFailedError("orders"))
-    'no right to see it: it takes Describe on the topic'
+    'no permission to see it: this needs Describe on the topic'
     >>> problem_of(errors.KafkaTimeoutError("…"))
     'cannot be looked at: KafkaTimeoutError'
     """

@@ -128,14 +128,14 @@ class RetryGate:
         if isinstance(error, errors.FencedInstanceIdError):
             raise TakenOverError(
                 f"another process has taken over: it is this member of the group now ({self._work})",
-                cure="nothing, if it was to take over; else another kafka.group for a second copy of the records, its "
-                "own --member N for each process that shares them, or one run with --workers N",
+                cure="nothing, if the takeover was intended; otherwise another kafka.group for a second copy of the "
+                "records, its own --member N for each process that shares them, or one run with --workers N",
             ) from error
         if not (getattr(error, "retriable", False) or isinstance(error, MEMBERSHIP)):
             kind = UnreadableError if isinstance(error, UnreadableBatchError) else BrokerError
             raise kind(
                 f"{self._bootstrap}: {self._work} failed: {describe(error)}",
-                cure=cure_of(error, "look at the broker's log and at the rights of this client"),
+                cure=cure_of(error, "check the broker's log and the permissions of this client"),
             ) from error
         self._metrics.errors += 1
         self.last_error = describe(error)
@@ -145,7 +145,7 @@ class RetryGate:
         if self._throttle.due(type(error).__name__, now):
             lasted = f" for {(now - self._since) / 1000:.1f} s, {self._in_a_row} times," if self._in_a_row > 1 else ","
             work = f"{self._bootstrap}: {self._work}"
-            self._log.warning("%s failed%s goes on trying: %s", work, lasted, describe(error))
+            self._log.warning("%s failed%s retrying: %s", work, lasted, describe(error))
 
 
 LOGIN = (errors.SaslAuthenticationFailedError, errors.UnsupportedSaslMechanismError, errors.IllegalSaslStateError)
@@ -180,7 +180,7 @@ def cure_of(error: BaseException, otherwise: str) -> str:
     if isinstance(error, UnreadableBatchError):
         return error.cure
     if isinstance(error, errors.CorruptRecordError):
-        return "look at the broker's log and its disk: it cannot read a batch; another replica may have it whole"
+        return "check the broker's log and its disk: it cannot read a batch; another replica may have it whole"
     if isinstance(error, errors.IncompatibleBrokerVersion):
         return "leave kafka.client.api_version out: the client asks the brokers for theirs; or newer brokers"
     kind = DENIED.get(type(error))
@@ -210,6 +210,6 @@ def answer_of(question: Callable[[], Answer], what: str, *, clock: Clock = SYSTE
             if not error.retriable or clock.monotonic() >= deadline:
                 cure = "try again when the brokers are up; `downspout kafka status` shows the local one"
                 raise BrokerError(
-                    f"Kafka does not tell {what}: {describe(error)}", cure=cure_of(error, cure)
+                    f"Kafka did not report {what}: {describe(error)}", cure=cure_of(error, cure)
                 ) from error
         clock.sleep(AGAIN_S)

@@ -145,7 +145,7 @@ class TopicReader:
         topic = self._topic
         numbers = answer_of(lambda: self._consumer.partitions_for(topic), f"the partitions of {topic}")
         if not numbers:
-            raise BrokerError(f"there is no topic {topic}", cure="`downspout kafka topics` lists those that there are")
+            raise BrokerError(f"there is no topic {topic}", cure="`downspout kafka topics` lists the topics")
         if partition is not None and partition not in numbers:
             raise BrokerError(
                 f"{coordinates(topic, partition)} does not exist: {topic} has {counted(len(numbers), 'partition')}, "
@@ -164,10 +164,10 @@ class TopicReader:
         first = dict(begins)
         if start is None:
             first |= stands
-            self._note_outside(first, begins, ends, f"group {self._group} stands at")
+            self._note_outside(first, begins, ends, f"group {self._group} is at")
         elif start.kind == "offset":
             first = dict.fromkeys(chosen, start.value)
-            self._note_outside(first, begins, ends, "reading should begin at")
+            self._note_outside(first, begins, ends, "reading was to start at")
             first = {tp: min(offset, ends[tp]) for tp, offset in first.items()}
         else:
             first = self._offsets(start, begins, ends)
@@ -193,8 +193,8 @@ class TopicReader:
         for tp, entry in stands.items():
             if decode(entry.offset, entry.metadata) != NOTHING:
                 raise ConfigError(
-                    f"group {group} is a topology's: its commit of {coordinates(*tp)} says more than an offset, which "
-                    "would be lost",
+                    f"group {group} belongs to a topology: its commit of {coordinates(*tp)} holds more than an offset, "
+                    "which would be lost",
                     cure="another --group, or none",
                 )
         return {tp: entry.offset for tp, entry in stands.items()}
@@ -205,9 +205,9 @@ class TopicReader:
         late = [tp for tp, offset in first.items() if offset > ends[tp]]
         for tps, which, edges in ((gone, "begins", begins), (late, "ends", ends)):
             for tp in tps[:NOTES_MAX]:
-                self._note(f"{coordinates(*tp)}: {what} {first[tp]}, and the log {which} at {edges[tp]}")
+                self._note(f"{coordinates(*tp)}: {what} {first[tp]}, but the log {which} at {edges[tp]}")
             if len(tps) > NOTES_MAX:
-                self._note(f"so it is with {counted(len(tps) - NOTES_MAX, 'more partition')}")
+                self._note(f"the same applies to {counted(len(tps) - NOTES_MAX, 'more partition')}")
 
     # --- reading ----------------------------------------------------------------------------------------
 
@@ -267,7 +267,7 @@ class TopicReader:
         except errors.KafkaError as error:
             if not error.retriable:
                 raise BrokerError(
-                    f"{self._topic} cannot be read: {describe(error)}", cure=cure_of(error, "look at the broker's log")
+                    f"{self._topic} cannot be read: {describe(error)}", cure=cure_of(error, "check the broker's log")
                 ) from error
         return {}
 
@@ -311,7 +311,7 @@ class TopicReader:
         if self._ends is not None:
             for tp in open_:
                 if ends[tp] < self._ends[tp]:
-                    self._note(f"{coordinates(*tp)}: the log ends at {ends[tp]} by now, no longer at {self._ends[tp]}")
+                    self._note(f"{coordinates(*tp)}: the log now ends at {ends[tp]}, no longer at {self._ends[tp]}")
             self._ends = {**self._ends, **{tp: min(end, self._ends[tp]) for tp, end in ends.items()}}
 
     def _note_open_transaction(self, tp: TopicPartition) -> None:
@@ -326,8 +326,10 @@ class TopicReader:
         # Asked later than the end: what is new meanwhile is not open.
         stable = answer_of(lambda: self._consumer.end_offsets([tp]), what)[tp]
         if stable < end:
-            hidden = f"{counted(end - stable, 'offset')} from {stable} on are not given"
-            self._note(f"{coordinates(*tp)}: a transaction is open; {hidden} (--isolation read_uncommitted gives them)")
+            hidden = f"{counted(end - stable, 'offset')} from {stable} on are withheld"
+            self._note(
+                f"{coordinates(*tp)}: a transaction is open; {hidden} (--isolation read_uncommitted prints them)"
+            )
 
     # --- commits ----------------------------------------------------------------------------------------
 

@@ -192,7 +192,8 @@ def _partitions(consumer: ConsumerPort, topic: str) -> list[TopicPartition]:
     numbers = sorted(consumer.partitions_for(topic))
     if not numbers:
         raise BrokerError(
-            f"{topic} does not exist", cure="look at the spelling and at --bootstrap; --topic names the others alone"
+            f"{topic} does not exist",
+            cure="check the spelling and --bootstrap; or name only the other topics with --topic",
         )
     return [TopicPartition(topic, number) for number in numbers]
 
@@ -228,8 +229,8 @@ def check_standings(group: str, found: Iterable[Standing]) -> None:
     for standing in found:
         if standing.earlier:
             raise DataLossError(
-                f"{standing.place}: group {group} committed this for an earlier topic of the name: it was deleted "
-                "and created again",
+                f"{standing.place}: group {group} committed this for an earlier topic of the same name, which was "
+                "deleted and created again",
                 cure="start at the beginning of the new topic; on Storm kafka.on_data_loss=earliest does it",
             )
         done = standing.metadata.done
@@ -237,8 +238,8 @@ def check_standings(group: str, found: Iterable[Standing]) -> None:
         if known > standing.end:
             where = coordinates(standing.tp.topic, standing.tp.partition, known)
             raise DataLossError(
-                f"{where}: group {group} has processed what lies below, and the log ends at {standing.end}",
-                cure="find out who cut the log; kafka.on_data_loss says where a spout then starts",
+                f"{where}: group {group} has processed the offsets below, but the log ends at {standing.end}",
+                cure="find out why the log was truncated; kafka.on_data_loss says where a spout then starts",
             )
 
 
@@ -294,8 +295,8 @@ def plan_moves(
     if back and not force:
         places = ", ".join(f"{coordinates(*move.tp)} from {move.before} to {move.to}" for move in back)
         raise ConfigError(
-            f"group {group} would be moved back: {places}; what lies between would be processed again",
-            cure="is this the checkpoint of the last run? --force moves it all the same",
+            f"group {group} would be moved back: {places}; the offsets between would be processed again",
+            cure="is this the checkpoint of the last run? --force moves it anyway",
         )
     return moves
 
@@ -317,14 +318,14 @@ def _check_target(standing: Standing, target: int | None, force: bool) -> None:
         # A query that reads uncommitted records may be there. A spout that does not would take it for lost data.
         where = coordinates(standing.tp.topic, standing.tp.partition, target)
         raise BrokerError(
-            f"{where}: a transaction that is still open begins at {standing.stable}, and a spout gets no further",
+            f"{where}: a transaction that is still open begins at {standing.stable}, and a spout cannot read beyond it",
             cure="wait until it has ended; the broker aborts it after transaction.timeout.ms",
         )
     if standing.earlier and not force:
         raise ConfigError(
-            f"{coordinates(*standing.tp)}: the topic was deleted and created again since the group committed, and "
-            "nothing says of which one the new place is",
-            cure="--force, if it is of the topic as it is now",
+            f"{coordinates(*standing.tp)}: the topic was deleted and created again since the group committed, and the "
+            "new position may belong to either topic",
+            cure="--force, if it belongs to the present topic",
         )
 
 
@@ -395,7 +396,7 @@ def commit_moves(cluster: Cluster, group: str, moves: Sequence[Move]) -> None:
             raise BrokerError(
                 f"group {group}: the commit for {counted(len(moves), 'partition')} failed: {describe(error)}. Nothing "
                 "was moved",
-                cure=cure_of(error, "do it again: that does no harm"),
+                cure=cure_of(error, "do it again, which is safe"),
             ) from error
     finally:
         consumer.close()
@@ -414,8 +415,8 @@ def _refuse_changed(cluster: Cluster, group: str, moves: Sequence[Move]) -> None
             if cluster.group_members(group):
                 raise _live_by_now(group)
             raise BrokerError(
-                f"group {group}: the commit for {coordinates(*move.tp)} has changed meanwhile, so something commits "
-                "for the group; nothing was moved",
+                f"group {group}: the commit for {coordinates(*move.tp)} changed meanwhile, so something commits for "
+                "the group; nothing was moved",
                 cure="stop the topology, and do it again",
             )
 
@@ -452,7 +453,7 @@ def _take_back(
         raise BrokerError(
             f"group {group}: the commit failed ({describe(cause)}), and it is not known which of {names} were moved: "
             f"{describe(error)}",
-            cure="look with `downspout offsets export`, and do it again: that does no harm",
+            cure="look with `downspout offsets export`, and do it again, which is safe",
         ) from error
     return True
 

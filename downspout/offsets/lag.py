@@ -224,11 +224,11 @@ def _why(base: int, found: CommitMetadata) -> str:
     if (attempts := found.failures.get(base)) is not None:
         return f"failed {counted(attempts, 'time')}, waits for another try or for its dead letter"
     if isolation.alone == base:
-        return "is out alone: processes died, and it may be the reason"
+        return "is processed alone: processes died, and it may be the cause"
     if isolation.single:
-        return f"processes died here: up to offset {isolation.narrow_until} one record is out at a time"
+        return f"processes died here: up to offset {isolation.narrow_until} one record is processed at a time"
     if found.done or found.failures:
-        return "has no answer yet: a bolt has it, or it was not read again"
+        return "has no answer yet: a bolt has it, or it has not been read again"
     return ""
 
 
@@ -354,7 +354,7 @@ def collect_batches(
 def _unseen(error: BrokerError) -> str:
     """Return why a group cannot be queried; reraise an error that concerns all groups."""
     if isinstance(error.__cause__, errors.GroupAuthorizationFailedError):
-        return "no right to see it: it takes Describe on the group"
+        return "no permission to see it: this needs Describe on the group"
     if isinstance(error.__cause__, errors.KafkaError) and not isinstance(error.__cause__, errors.KafkaConnectionError):
         return error.message
     raise error

@@ -95,7 +95,7 @@ def milliseconds(text: str) -> int:
         return round(seconds * 1000)
     found = _ISO.fullmatch(text.strip().upper())
     if found is None or not any(found.groups()):
-        raise ConfigError(f"{text!r} is no duration", cure="90s, 15m, 2h, 7d, or by ISO 8601: PT1M, P1DT12H")
+        raise ConfigError(f"{text!r} is not a duration", cure="90s, 15m, 2h, 7d, or by ISO 8601: PT1M, P1DT12H")
     days, hours, minutes, seconds_text = (part or "0" for part in found.groups())
     whole = (int(days) * 24 + int(hours)) * 3600 + int(minutes) * 60
     return whole * 1000 + round(float(seconds_text) * 1000)
@@ -111,9 +111,9 @@ def moment(text: str) -> int:
     try:
         found = datetime.fromisoformat(text.strip())
     except ValueError:
-        raise ConfigError(f"{text!r} is no time", cure=cure) from None
+        raise ConfigError(f"{text!r} is not a time", cure=cure) from None
     if found.tzinfo is None:
-        raise ConfigError(f"{text!r} does not say in which zone", cure=cure)
+        raise ConfigError(f"{text!r} does not name its time zone", cure=cure)
     # Asked for -1 or -2, Kafka answers with the end of the log or its beginning.
     return max(0, (found - _EPOCH) // timedelta(milliseconds=1))
 
@@ -128,7 +128,7 @@ def chosen(texts: Iterable[str]) -> dict[str, frozenset[int]]:
     for text in texts:
         match = _CHOSEN.fullmatch(text.strip())
         if match is None:
-            raise ConfigError(f"--topic {text!r} names no topic or partitions", cure="orders, or orders:0,2")
+            raise ConfigError(f"--topic {text!r} does not name a topic or partitions", cure="orders, or orders:0,2")
         if match[1] in found:
             raise ConfigError(f"--topic names {match[1]} twice", cure="orders:0,2 names two of its partitions")
         found[match[1]] = frozenset(map(int, match[2].split(",") if match[2] else ()))
@@ -181,7 +181,7 @@ def read_places(path: Path, groups: Sequence[str]) -> dict[str, dict[TopicPartit
     for number, named, tp, place in rows:
         if not named and len(groups) > 1:
             raise ConfigError(
-                f"{path}:{number} does not say of which group it is, and {', '.join(groups)} are given",
+                f"{path}:{number} does not name its group, but {', '.join(groups)} are given",
                 cure="group,topic,partition,offset; or one group",
             )
         group = named or groups[0]
@@ -191,7 +191,7 @@ def read_places(path: Path, groups: Sequence[str]) -> dict[str, dict[TopicPartit
             raise ConfigError(f"{path}:{number} names {coordinates(*tp)} again", cure="each partition once per group")
         found[group][tp] = place
     if absent := [group for group in groups if not found[group]]:
-        raise ConfigError(f"{path} has no offsets for {', '.join(absent)}", cure="look at the names of the groups")
+        raise ConfigError(f"{path} has no offsets for {', '.join(absent)}", cure="check the names of the groups")
     return found
 
 
@@ -251,5 +251,6 @@ def _row(
 
 def _malformed(path: Path, number: int, text: str) -> ConfigError:
     return ConfigError(
-        f"{path}:{number}: {text[:200]!r} is no offset of a partition", cure="topic,partition,offset, or group in front"
+        f"{path}:{number}: {text[:200]!r} is not an offset of a partition",
+        cure="topic,partition,offset, optionally with the group in front",
     )

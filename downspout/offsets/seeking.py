@@ -85,8 +85,8 @@ def plan_seek(
     if not (force and named) and not cluster.group_offsets(group):
         raise ConfigError(
             f"group {group} has committed nothing: it never read, its commits expired (offsets.retention.minutes), or "
-            "it is another group's name" + ("" if named else "; and no --topic is named"),
-            cure="look at kafka.group of the spout"
+            "its name is misspelt" + ("" if named else "; and no --topic is named"),
+            cure="check kafka.group of the spout"
             + ("; --force gives a new group its first commits" if named else ", or name a --topic"),
         )
     places = _places(to, topics, found)
@@ -94,7 +94,7 @@ def plan_seek(
     if missing := sorted(places.keys() - standing_of.keys()):
         raise BrokerError(
             f"{', '.join(coordinates(*tp) for tp in missing)} {'does' if len(missing) == 1 else 'do'} not exist",
-            cure="look at the topic and its number of partitions: `downspout kafka topics`",
+            cure="check the topic and its number of partitions: `downspout kafka topics`",
         )
     plan = SeekPlan(group, found=[standing_of[tp] for tp in sorted(places)])
     times = _times(cluster, group, places)
@@ -117,8 +117,8 @@ def plan_seek(
     left = [s.tp for s in found if s.offset is None and s.tp not in places]
     if left and isinstance(to, Place) and not topics:
         plan.warnings.append(
-            f"no commit for {', '.join(coordinates(*tp) for tp in left)}: left alone, kafka.start decides; name the "
-            "topic to move them too"
+            f"no commit for {', '.join(coordinates(*tp) for tp in left)}: left unchanged, kafka.start decides; name "
+            "the topic to move them too"
         )
     return plan
 
@@ -136,7 +136,7 @@ def _places(
             if topic not in lacking and (topic, number) not in to
         ]
         if lacking:
-            raise ConfigError(f"no place is given for {', '.join(lacking)}", cure="look at the file, and at --topic")
+            raise ConfigError(f"no position is given for {', '.join(lacking)}", cure="check the file, and --topic")
         return {
             tp: place
             for tp, place in to.items()
@@ -172,8 +172,8 @@ def _check_places(
         if not force and (other or (standing.earlier and place.kind not in ANYWHERE)):
             raise ConfigError(
                 f"{coordinates(*tp)}: the topic was deleted and created again since the "
-                f"{'file was written' if other else 'group committed'}, and the new place may be of the old one",
-                cure="--to-earliest, --to-latest or a time; or --force, if it is of the topic as it is now",
+                f"{'file was written' if other else 'group committed'}, and the new position may belong to the old one",
+                cure="--to-earliest, --to-latest or a time; or --force, if it belongs to the present topic",
             )
 
 
@@ -194,8 +194,8 @@ def _target(plan: SeekPlan, standing: Standing, place: Place, at_time: int | Non
     if inside > standing.stable:
         # A spout that reads committed records alone would take a commit there for lost data.
         plan.warnings.append(
-            f"{where}: a transaction that is still open begins at {standing.stable}, and a spout gets no further: "
-            f"{standing.stable} instead of {inside}"
+            f"{where}: a transaction that is still open begins at {standing.stable}, and a spout cannot read beyond "
+            f"it: {standing.stable} instead of {inside}"
         )
         return standing.stable
     return inside
@@ -240,17 +240,18 @@ def check_not_live(cluster: Cluster, group: str, found: Iterable[Standing], *, f
     if not young:
         return []
     shown = "; ".join(_shown(standing, ages) for standing in young[:3])
-    risk = "a spout that runs does not see the group move, and commits over it"
+    risk = "a running spout does not notice that the group moved, and overwrites it"
     if force:
         return [f"--force: {shown}; {risk}"]
     raise BrokerError(
-        f"group {group} has no members, and what commits for it may read by assignment (kafka.mode=assign): {shown}",
-        cure=f"stop the topology in order (Ctrl-C or SIGTERM); or --force, if it was killed: {risk}",
+        f"group {group} has no members, but a spout that reads by assignment (kafka.mode=assign) may commit for it: "
+        f"{shown}",
+        cure=f"stop the topology cleanly (Ctrl-C or SIGTERM); or --force, if it was killed: {risk}",
     )
 
 
 def _shown(standing: Standing, ages: Mapping[TopicPartition, float] | None) -> str:
-    age = "at a time that this client has no right to see" if ages is None else f"{lasting(ages[standing.tp])} ago"
+    age = "at a time that this client may not see" if ages is None else f"{lasting(ages[standing.tp])} ago"
     writer = standing.metadata
     return f"{standing.place} was committed {age} by topology {writer.topology_id}, task {writer.task}, not ended since"
 
@@ -269,7 +270,7 @@ def plan_delete(cluster: Cluster, group: str, topics: Chosen) -> dict[TopicParti
     found = {standing.tp: standing for standing in standings(cluster, group, topics.keys())}
     wanted = {TopicPartition(topic, number) for topic, numbers in topics.items() for number in numbers}
     if missing := sorted(wanted - found.keys()):
-        raise BrokerError(f"{coordinates(*missing[0])} does not exist", cure="look at the topic's number of partitions")
+        raise BrokerError(f"{coordinates(*missing[0])} does not exist", cure="check the topic's number of partitions")
     return {
         tp: standing.offset
         for tp, standing in sorted(found.items())

@@ -104,7 +104,7 @@ def location_of(text: str, key: str) -> Location:
     if ":" in user:
         raise ConfigError(f"{key} holds a password", cure="the user alone, and the password by reference (env:NAME)")
     if not hosts or not all(_HOST.fullmatch(host) for host in hosts.split(",")) or {".", ".."} & set(parts):
-        raise ConfigError(f"{key} = {text!r} names no ZooKeeper", cure="zk1:2181,zk2:2181/root/id")
+        raise ConfigError(f"{key} = {text!r} does not name a ZooKeeper", cure="zk1:2181,zk2:2181/root/id")
     return Location(hosts, "".join(f"/{part}" for part in parts), user)
 
 
@@ -135,7 +135,7 @@ def open_nodes(location: Location, password: str | None = None) -> Nodes:
             client.close()
         raise OffsetStoreError(
             f"{location.shown}: no ZooKeeper answers within {ANSWER_S:g} s: {error}",
-            cure="look at the hosts and ports, and whether it runs",
+            cure="check the hosts and ports, and whether it runs",
             passes=True,
         ) from error
     return KazooNodes(client, location.shown)
@@ -213,7 +213,7 @@ class KazooNodes:
             yield
         except (exceptions.NoAuthError, exceptions.AuthFailedError) as error:
             raise OffsetStoreError(
-                f"{self._shown}: no right to {path}",
+                f"{self._shown}: no permission to use {path}",
                 cure="zookeeper://user@hosts/…, with the password by reference, as a user whom the node's ACL allows",
             ) from error
         except (KazooTimeoutError, exceptions.ZookeeperError) as error:
@@ -227,7 +227,7 @@ class KazooNodes:
             )
             raise OffsetStoreError(
                 f"{self._shown}: {path}: {type(error).__name__} {error}".rstrip(),
-                cure="look at ZooKeeper's log" if not passes else "look whether ZooKeeper runs",
+                cure="check ZooKeeper's log" if not passes else "check whether ZooKeeper runs",
                 passes=passes,
             ) from error
 
@@ -278,12 +278,12 @@ def read_node(data: bytes, number: int, topic: str = "") -> SpoutNode:
     values = _object(data)
     topology, offset = values.get("topology"), values.get("offset")
     if not isinstance(topology, dict) or not isinstance(topology.get("id"), str):
-        raise ValueError("it names no topology")
+        raise ValueError("it does not name a topology")
     found, partition = values.get("topic", topic), values.get("partition", number)
     if (at := _offset(offset)) is None:
         raise ValueError(f"its offset is {offset!r}")
     if not isinstance(found, str) or not found:
-        raise ValueError("it names no topic")
+        raise ValueError("it does not name a topic")
     if (partition, found) != (number, topic or found):
         raise ValueError(f"it is of {found}[{partition}]")
     broker = values.get("broker")
@@ -300,9 +300,9 @@ def _object(data: bytes) -> dict[str, Any]:
     try:
         values = json.loads(data)
     except (ValueError, RecursionError):
-        raise ValueError(f"it is no JSON: {data[:60]!r}") from None
+        raise ValueError(f"it is not JSON: {data[:60]!r}") from None
     if not isinstance(values, dict):
-        raise ValueError(f"it is no JSON object: {data[:60]!r}")
+        raise ValueError(f"it is not a JSON object: {data[:60]!r}")
     return values
 
 
@@ -366,7 +366,7 @@ def _read_spout(nodes: Nodes, found: Found, path: str, topic: str, names: list[s
         try:
             read = read_node(_look(nodes, found, where), int(match[1]), topic)
         except ValueError as error:
-            found.notes.append(f"{where} counts as no node: {error}")
+            found.notes.append(f"{where} is ignored: {error}")
             continue
         found._add(where, read.tp, read.offset)
 
@@ -381,10 +381,10 @@ def _read_trident(nodes: Nodes, found: Found) -> None:
     for number in nodes.children(f"{coordinator}/meta"):
         found.versions[f"{coordinator}/meta/{number}"] = Node(b"", 0)
     if currtx is None:
-        found.notes.append(f"{coordinator}/currtx counts as no node: all transactions are taken as not committed")
+        found.notes.append(f"{coordinator}/currtx holds no transaction: all transactions are taken as not committed")
     else:
         tries = f", {attempts.decode(errors='replace')} attempts" if attempts else ""
-        found.notes.append(f"transaction {currtx} is the next to be committed{tries}: it is not, and comes again")
+        found.notes.append(f"transaction {currtx} is the next to be committed{tries}: its records are processed again")
     user = f"{found.path}/user"
     for name in nodes.children(user):
         below = nodes.children(f"{user}/{name}")
@@ -421,7 +421,7 @@ def _read_batches(nodes: Nodes, found: Found, path: str, topic: str, name: str, 
         try:
             tp, *bounds = _read_batch(_look(nodes, found, where), number, topic)
         except ValueError as error:
-            found.notes.append(f"{where} counts as no node: {error}")
+            found.notes.append(f"{where} is ignored: {error}")
             continue
         batches.setdefault(tp, {})[int(text)] = bounds[0], bounds[1]
     for tp, by_txid in batches.items():
@@ -434,7 +434,7 @@ def _read_batch(data: bytes, number: int, topic: str) -> tuple[TopicPartition, i
     values = _object(data)
     found = values.get("topic", topic)
     if not isinstance(found, str) or not found:
-        raise ValueError("it names no topic")
+        raise ValueError("it does not name a topic")
     if (found, values.get("partition", number)) != (topic or found, number):
         raise ValueError(f"it is of {found}[{values.get('partition', number)}]")
     if "firstOffset" in values:  # storm-kafka-client; its last offset is in the batch
@@ -489,7 +489,7 @@ def places_of(
     for tp, offset in sorted(offsets.items()):
         places[tp] = Place(TargetKind.OFFSET, offset)
         if offset <= 0:
-            why = "is no place to go on"
+            why = "is not an offset to continue at"
         elif behind_max is not None and tp in starts and starts[tp] - offset > behind_max:
             why = f"lies more than {behind_max} behind {starts[tp]}"
         else:

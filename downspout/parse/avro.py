@@ -55,7 +55,7 @@ def avro_decoder(schema: Schema, reader_schema: str | None) -> Decoder:
         writer = _parsed(fastavro, json.loads(schema.text), named)
         check = bounds_of(writer["fields"][0]["type"], named)
     except Exception as error:  # fastavro raises whatever the text makes it trip over
-        raise ValueError(f"it is no Avro schema: {error}") from error
+        raise ValueError(f"it is not an Avro schema: {error}") from error
     reader = None if reader_schema is None else read_schema(reader_schema)
     read = fastavro.schemaless_reader
 
@@ -68,7 +68,7 @@ def avro_decoder(schema: Schema, reader_schema: str | None) -> Decoder:
         except Exception as error:  # of bytes that are not what the schema says, fastavro raises all sorts of errors
             raise ValueError(_reason(error)) from error
         if source.tell() < len(content):
-            raise ValueError(f"{len(content) - source.tell()} bytes stand behind its end")
+            raise ValueError(f"{len(content) - source.tell()} bytes follow its end")
         if type(document) is not dict:
             raise ValueError("an Avro record is needed")
         return document
@@ -141,7 +141,7 @@ def _time(unit: str, number: int) -> str:
     """Return a time of the day as text."""
     passed = timedelta(**{unit: number})
     if not timedelta(0) <= passed < timedelta(days=1):
-        raise ValueError(f"{number} is no time of a day in {unit}")
+        raise ValueError(f"{number} is not a time of day in {unit}")
     return (datetime.min + passed).time().isoformat()
 
 
@@ -175,7 +175,7 @@ def read_schema(given: str) -> Any:
             f"parse.reader_schema: {given} cannot be read: {error.strerror}", cure="the path of an .avsc file, or JSON"
         ) from error
     except Exception as error:  # fastavro raises whatever the text makes it trip over
-        raise ConfigError(f"parse.reader_schema is no Avro schema: {error}", cure="correct it") from error
+        raise ConfigError(f"parse.reader_schema is not an Avro schema: {error}", cure="correct it") from error
 
 
 def _reason(error: Exception) -> str:
@@ -300,11 +300,11 @@ class _Walk:
     def _skip(self, schema: Any, depth: int) -> None:
         """Advance past a value of this type."""
         if depth > DEPTH_MAX:
-            raise ValueError(f"it has more than {DEPTH_MAX} values inside one another")
+            raise ValueError(f"it nests more than {DEPTH_MAX} values")
         if isinstance(schema, list):
             branch = self._number()
             if not 0 <= branch < len(schema):
-                raise ValueError("it names no type of a union")
+                raise ValueError("it does not name a type of a union")
             self._skip(schema[branch], depth + 1)
             return
         kind = schema if isinstance(schema, str) else schema["type"]
@@ -390,7 +390,7 @@ class AvroColumns(BinaryColumns):
         self._types = 0
         self._schema = self._resolved(schema)
         if _kind(self._schema) != "record":
-            raise ValueError("it is no record")
+            raise ValueError("it is not a record")
         leaves: dict[Path, Leaf] = {}
         self._collect(self._schema, (), (), leaves)
         super().__init__(leaves, [field["name"] for field in self._schema["fields"]])
@@ -409,7 +409,7 @@ class AvroColumns(BinaryColumns):
         if (kind := _kind(schema)) != "record":
             leaves[path] = self._leaf(schema, kind)
         elif schema["name"] in inside:
-            raise ValueError(f"{schema['name']} is inside of itself")
+            raise ValueError(f"{schema['name']} contains itself")
         else:
             for field in schema["fields"]:
                 self._collect(field["type"], (*path, field["name"]), (*inside, schema["name"]), leaves)

@@ -70,7 +70,7 @@ class ChunkBolt(Bolt):
         method = getattr(cls, cls.implements)
         if getattr(method, "__isabstractmethod__", False):
             raise ConfigError(
-                f"{cls.__name__} has no {cls.implements}, so nothing would come of what it is given",
+                f"{cls.__name__} has no {cls.implements}, so it would emit nothing",
                 cure=f"def {cls.implements}(self, …)",
             )
         try:

@@ -64,7 +64,7 @@ def split_line(line: str, delimiter: str = ",") -> list[str | None]:
         if at == len(line):
             return fields
         if not line.startswith(delimiter, at):
-            raise ValueError(f"field {len(fields)} goes on behind its closing quote")
+            raise ValueError(f"field {len(fields)} continues after its closing quote")
         at += len(delimiter)
 
 
@@ -101,7 +101,7 @@ def value_of(text: str | None, kind: str) -> Any:
     if kind.startswith("float"):
         return _finite(float(_checked(_NUMBER, text)))
     if kind not in WHOLE:
-        raise ValueError(f"no field of CSV is a {kind}")
+        raise ValueError(f"a CSV field cannot be a {kind}")
     return int(text) if _INTEGER.fullmatch(text) else ExactNumber(_checked(_NUMBER, text))
 
 

@@ -59,7 +59,7 @@ def protobuf_decoder(schema: Schema) -> Decoder:
         try:
             message = parse(content[at:])
         except DecodeError as error:
-            raise ValueError(f"it is truncated, or of another message: {error}") from error
+            raise ValueError(f"it is truncated, or belongs to another message: {error}") from error
         return read(message)
 
     columns = None
@@ -83,7 +83,7 @@ def compiled(schema: Schema) -> bytes:
         for name, text in (*schema.references, (_MAIN, schema.text)):
             path = pathlib.Path(folder, name)
             if not path.resolve().is_relative_to(pathlib.Path(folder).resolve()):
-                raise ValueError(f"it imports {name}, which is no name of a schema")
+                raise ValueError(f"it imports {name}, which is not the name of a schema")
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(text, encoding="utf-8")
         made = pathlib.Path(folder, "made.bin")

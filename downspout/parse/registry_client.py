@@ -52,7 +52,7 @@ class Registry:
         password: for the user in the URL.
 
     Raises:
-        ConfigError: this is no URL, or a password is in it.
+        ConfigError: this is not a URL, or a password is in it.
         MissingExtraError: httpx is not installed.
     """
 
@@ -121,9 +121,9 @@ class Registry:
             except (httpx.HTTPError, httpx.InvalidURL) as error:
                 reason = f"{url}: {str(error) or type(error).__name__}"
             except _NoRegistryError as error:
-                reason = f"{url} answers as no schema registry does: {error}"
+                reason = f"{url} does not answer like a schema registry: {error}"
         cure = "parse.registry, a user's name in it and parse.registry_password, or the registry itself"
-        raise UnavailableError(f"the registry {self.location} does not give {what}: {reason}", cure=cure)
+        raise UnavailableError(f"the registry {self.location} cannot provide {what}: {reason}", cure=cure)
 
     def close(self) -> None:
         """Close the connections."""
@@ -171,7 +171,7 @@ def _fetched(client: Any, path: str) -> tuple[int, str, bytes]:
             if len(content) > ANSWER_BYTES_MAX:
                 raise _NoRegistryError(f"more than {ANSWER_BYTES_MAX:,} bytes")
             if time.monotonic() > end:
-                raise _NoRegistryError(f"it has not come to its end in {REQUEST_S:g} s")
+                raise _NoRegistryError(f"it did not end within {REQUEST_S:g} s")
         return answer.status_code, answer.reason_phrase, bytes(content)
 
 
@@ -190,7 +190,7 @@ def _base(url: str) -> str:
     'http://registry:8081/'
     """
     if not re.match(r"https?://[^\s/]+", url):
-        raise ConfigError(f"parse.registry: {url!r} is no URL", cure="http://registry:8081")
+        raise ConfigError(f"parse.registry: {url!r} is not a URL", cure="http://registry:8081")
     if re.match(r"https?://[^/@]*:[^/@]*@", url):
         raise ConfigError(
             "parse.registry holds a password, which would be seen wherever settings are shown",
@@ -226,7 +226,7 @@ class Documents:
             UnavailableError: its schema is not cached yet, and the registry is down.
         """
         if not isinstance(value, bytes):
-            raise ValueError("it is text, and a registry's values are bytes (kafka.value_format=bytes)")
+            raise ValueError("it is text, but a registry's values are bytes (kafka.value_format=bytes)")
         if len(value) < HEADER or value[0]:
             raise ValueError("it does not begin with a zero byte and a schema's id: no registry was used to write it")
         number = int.from_bytes(value[1:HEADER], "big")

@@ -33,7 +33,7 @@ REJECT_FIELDS = ("origin", "key", "value", "error", "timestamp", "headers")
 ``timestamp`` is null unless the bolt was given the whole record: key, value, timestamp and headers. A bolt may declare
 the first four alone."""
 _RECORD = ("key", "value", "timestamp", "headers")
-CURE = "correct the producer, or what the topology says of the value; its dead letter holds the whole record"
+CURE = "correct the producer, or the topology's declaration of the value; its dead letter holds the whole record"
 
 
 def is_read(context: Mapping[str, Any], stream: str) -> bool:

@@ -178,7 +178,7 @@ class LineWriter:
         raise UnansweredError(
             f"{where}: the brokers have not answered in time for {counted(len(lines), 'record')}, which may have been "
             "written",
-            cure=f"see whether the brokers run, look at the end of {self._topic}, and send what is missing",
+            cure=f"check whether the brokers run, look at the end of {self._topic}, and send what is missing",
         )
 
     # --- what Sending needs -----------------------------------------------------------------------------
@@ -329,7 +329,7 @@ def record_of(line: bytes) -> Outgoing:
     if not isinstance(found, dict):
         raise ValueError(f"it is not a JSON object, but {text.strip():.40}")
     if unknown := found.keys() - KNOWN:
-        raise ValueError(f"it has {', '.join(sorted(map(repr, unknown)))}, and a record has only {', '.join(KNOWN)}")
+        raise ValueError(f"it has {', '.join(sorted(map(repr, unknown)))}, but a record has only {', '.join(KNOWN)}")
     if not {"value", "value_base64", "value_hex"} & found.keys():
         raise ValueError("it has no value; null writes a null")
     partition = found.get("partition")
@@ -347,7 +347,7 @@ def record_of(line: bytes) -> Outgoing:
 def _bytes_of(name: str, found: Mapping[str, Any], text: str) -> bytes | None:
     given = [each for each in (name, f"{name}_base64", f"{name}_hex") if each in found]
     if len(given) > 1:
-        raise ValueError(f"it has {' and '.join(given)}, where one says what the {name} is")
+        raise ValueError(f"it has {' and '.join(given)}, but only one of them may give the {name}")
     if not given:
         return None
     value = found[given[0]]

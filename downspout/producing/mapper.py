@@ -48,7 +48,7 @@ def _utf8(value: Any) -> bytes:
         return value.encode()
     if isinstance(value, bytes):
         return value
-    raise ValueError(f"its type is {type(value).__name__}, and the format utf8 takes texts (and bytes, as they are)")
+    raise ValueError(f"its type is {type(value).__name__}, but the format utf8 takes texts (and bytes, unchanged)")
 
 
 def _bytes(value: Any) -> bytes:
@@ -56,16 +56,16 @@ def _bytes(value: Any) -> bytes:
         return value
     if isinstance(value, bytearray | memoryview):
         return bytes(value)
-    raise ValueError(f"its type is {type(value).__name__}, and the format bytes takes bytes alone")
+    raise ValueError(f"its type is {type(value).__name__}, but the format bytes takes only bytes")
 
 
 def _json(value: Any) -> bytes:
     try:
         made = orjson.dumps(value)
     except (TypeError, ValueError) as error:
-        raise ValueError(f"it does not go into JSON: {error}") from None
+        raise ValueError(f"it cannot be written as JSON: {error}") from None
     if b"null" in made and (odd := _not_finite(value)) is not None:  # orjson makes a null of it
-        raise ValueError(f"it does not go into JSON: it has {odd!r}, which is no number there")
+        raise ValueError(f"it cannot be written as JSON: it has {odd!r}, which JSON does not allow")
     return made
 
 
@@ -100,7 +100,7 @@ def encoder(kind: str, what: str) -> Callable[[Any], bytes | None]:
     >>> encode({1, 2})
     Traceback (most recent call last):
         ...
-    ValueError: the message cannot be written: it does not go into JSON: Type is not JSON serializable: set
+    ValueError: the message cannot be written: it cannot be written as JSON: Type is not JSON serializable: set
     """
     write = FORMATS[kind]
 
@@ -161,7 +161,7 @@ def checked(record: Outgoing) -> Outgoing:
     >>> checked(Outgoing(b"k", 7))
     Traceback (most recent call last):
         ...
-    ValueError: the message cannot be written: its type is int, and the format bytes takes bytes alone
+    ValueError: the message cannot be written: its type is int, but the format bytes takes only bytes
     """
     key, value, headers, timestamp, partition, topic = record
     return Outgoing(
@@ -189,7 +189,7 @@ def fields_of(settings: Mapping[str, Any]) -> dict[str, str]:
     for item in settings.get("fields") or ():
         part, equals, field = (each.strip() for each in item.partition("="))
         if part not in PARTS or not equals or not field:
-            raise ConfigError(f"produce.fields: {item!r} is no part=field", cure=f"one of {', '.join(PARTS)}: key=id")
+            raise ConfigError(f"produce.fields: {item!r} is not part=field", cure=f"one of {', '.join(PARTS)}: key=id")
         found[part] = field
     return found
 
@@ -214,13 +214,13 @@ def field_mapper(fields: Sequence[str], settings: Mapping[str, Any], log: loggin
     names |= fields_of(settings)
     if names.get("topic", fields[0]) not in fields:
         log.warning(
-            "produce.fields: topic=%s, and the input has the fields %s: all goes to %s",
+            "produce.fields: topic=%s, but the input has the fields %s: all records go to %s",
             names.pop("topic"), ", ".join(fields), settings.get("topic") or "no topic",
         )  # fmt: skip
     for part, name in names.items():
         if name not in fields:
             raise ConfigError(
-                f"produce.fields: {part}={name}, and the input has the fields {', '.join(fields)}",
+                f"produce.fields: {part}={name}, but the input has the fields {', '.join(fields)}",
                 cure="name one of them",
             )
     message, key, headers, time, partition, topic = (

@@ -52,13 +52,13 @@ CURES: dict[type[BaseException], str] = {
     errors.InvalidTimestampError: "correct the time, or message.timestamp.after.max.ms and before.max.ms of the topic",
     errors.InvalidRecordError: "make it one that the topic takes",
     errors.UnknownTopicOrPartitionError: "create the topic (`downspout kafka create`), or correct its name",
-    errors.InvalidTopicError: "name another topic: this one is Kafka's own, or no topic can have this name",
+    errors.InvalidTopicError: "name another topic: this one is Kafka's own, or its name is not valid",
     errors.TopicAuthorizationFailedError: "grant this client WRITE and DESCRIBE on the topic (an ACL of the broker)",
     errors.NotEnoughReplicasError: "start the brokers that hold its other replicas, or lower min.insync.replicas",
     errors.NotEnoughReplicasAfterAppendError: "start the brokers that hold its other replicas, or lower "
     "min.insync.replicas",
-    errors.KafkaTimeoutError: "see whether the brokers answer, and how far the topic's replicas are",
-    errors.PolicyViolationError: "see the broker's policy for this topic",
+    errors.KafkaTimeoutError: "check whether the brokers answer, and the state of the topic's replicas",
+    errors.PolicyViolationError: "check the broker's policy for this topic",
 }
 OF_INVALID = {
     "without key": "give it a key: the topic is compacted",
@@ -121,7 +121,7 @@ def error_of_all(component: str, topic: str, error: BaseException) -> BrokerErro
         what = f"there is no topic {topic}, and the broker does not create it"
     return BrokerError(
         (f"{component}: " if component else "") + what,
-        cure=cure or "see what the broker's log says of this client",
+        cure=cure or "check the broker's log for this client",
     )
 
 
@@ -134,7 +134,7 @@ def error_of_record(component: str, place: str, where: str, error: BaseException
         where: to which topic, or partition, it was to go.
         error: the producer's error.
     """
-    otherwise = "see the broker's log"
+    otherwise = "check the broker's log"
     what = f"not written to {where}: {describe(error)}"
     if isinstance(error, errors.KafkaTimeoutError) and error.__cause__ is not None:
         what += f"; the last answer was {describe(error.__cause__)}"
@@ -142,7 +142,7 @@ def error_of_record(component: str, place: str, where: str, error: BaseException
     if isinstance(error, NO_REPLICAS):
         what = f"{where} has fewer replicas in sync (ISR) than its min.insync.replicas: {describe(error)}"
     elif type(error) is ValueError:
-        what, otherwise = str(error), "name a topic and a partition that there are"
+        what, otherwise = str(error), "name a topic and a partition that exist"
     cures = [cure for kind, cure in CURES.items() if isinstance(error, kind)]
     if isinstance(error, errors.InvalidRecordError):  # the brokers' error for each of several bad records in a batch
         cures = [cure for word, cure in OF_INVALID.items() if word in str(error)] + cures

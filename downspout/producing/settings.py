@@ -55,19 +55,19 @@ def check(conf: Mapping[str, Any], *, is_whole: bool = True) -> None:
     settings = produce_settings(conf)
     is_told = settings["mapper"] is not None or "topic" in fields_of(settings)
     if is_whole and not is_told and not settings["topic"]:
-        raise ConfigError("no topic is named to write to", cure="topic='orders', or fields={'topic': FIELD}")
+        raise ConfigError("no topic to write to is set", cure="topic='orders', or fields={'topic': FIELD}")
     if (topic := settings["topic"]) and not TOPIC_LEGAL.fullmatch(topic):
         raise ConfigError(
             f"produce.topic = {topic!r} cannot be a topic's name", cure="letters, digits, dots, underscores and dashes"
         )
     if settings["replication"] and not settings["partitions"]:
         raise ConfigError(
-            "produce.replication is of a topic that the bolt creates, and produce.partitions is not set",
+            "produce.replication applies to a topic that the bolt creates, but produce.partitions is not set",
             cure="both, or neither",
         )
     if settings["partitions"] and is_whole and not settings["topic"]:
         raise ConfigError(
-            "produce.partitions is of produce.topic, which is not set: other topics are not created",
+            "produce.partitions applies to produce.topic, which is not set: other topics are not created",
             cure="produce.topic, or leave produce.partitions out",
         )
     if settings["partitioner"] not in PARTITIONERS and "." not in settings["partitioner"]:
@@ -89,36 +89,37 @@ def _check_transactional(settings: Mapping[str, Any], conf: Mapping[str, Any]) -
     }
     for name in [name for name, is_so in against.items() if is_so]:
         raise ConfigError(
-            f"produce.transactional does not go with produce.{name} = {settings[name]}", cure=f"leave {name} out"
+            f"produce.transactional cannot be combined with produce.{name} = {settings[name]}", cure=f"leave {name} out"
         )
     if conf.get("topology.acker.executors") == 0:
         raise ConfigError(
-            "produce.transactional does not go with topology.acker.executors = 0: no spout would know what is done",
+            "produce.transactional cannot be combined with topology.acker.executors = 0: no spout would know what is "
+            "done",
             cure="leave topology.acker.executors out",
         )
     if conf.get("topology.enable.message.timeouts") is False:
         raise ConfigError(
-            "produce.transactional does not go with topology.enable.message.timeouts = false: a spout would wait for "
-            "ever for what is lost",
+            "produce.transactional cannot be combined with topology.enable.message.timeouts = false: a spout would "
+            "wait for ever for lost tuples",
             cure="leave topology.enable.message.timeouts out",
         )
     brokers = conf.get("kafka.bootstrap")
     if settings["bootstrap"] is not None and brokers is not None and settings["bootstrap"] != brokers:
         raise ConfigError(
-            f"produce.transactional does not go with produce.bootstrap = {settings['bootstrap']}: results and offsets "
-            f"are in one transaction of one cluster, and the spout reads {brokers}",
+            f"produce.transactional cannot be combined with produce.bootstrap = {settings['bootstrap']}: results and "
+            f"offsets are in one transaction of one cluster, and the spout reads {brokers}",
             cure="leave produce.bootstrap out",
         )
     most = transaction_ms_max(conf)
     if most > TRANSACTION_MS_MAX:
         raise ConfigError(
-            f"a transaction may take {most} ms (kafka.transaction_ms and the message timeout), and brokers allow "
+            f"a transaction may take {most} ms (kafka.transaction_ms and the message timeout), but brokers allow "
             f"{TRANSACTION_MS_MAX} (transaction.max.timeout.ms)",
             cure="lower kafka.transaction_ms, or topology.message.timeout.secs",
         )
     if (given := settings["transaction_timeout_ms"]) is not None and given < most:
         raise ConfigError(
-            f"produce.transaction_timeout_ms = {given}, and a transaction may take {most} ms: kafka.transaction_ms and "
+            f"produce.transaction_timeout_ms = {given}, but a transaction may take {most} ms: kafka.transaction_ms and "
             "the message timeout",
             cure="leave it out, or lower topology.message.timeout.secs",
         )

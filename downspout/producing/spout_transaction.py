@@ -224,7 +224,7 @@ class PartitionResults:
         if before != content:
             raise RecordError(
                 f"two results for topic {topic} have the same origin, and differ",
-                cure="a bolt that makes several tuples of one gives each origin.child(name, number)",
+                cure="give each tuple that a bolt makes from one input origin.child(name, number)",
             )
         return False
 
@@ -341,7 +341,7 @@ class SpoutTransaction:
             raise TakenOverError(
                 f"{self._name}: another producer has the transactional id {self._id} ({describe(error)}); nothing of "
                 "the transaction that was open here is visible",
-                cure=f"see who else is in group {self.group or 'of the spout'}, and end one of the two runs",
+                cure=f"find the other member of group {self.group or 'of the spout'}, and stop one of the two runs",
             ) from error
         self._fenced = None  # the brokers have aborted a transaction that took too long: this process stood still
 
@@ -470,7 +470,7 @@ class SpoutTransaction:
             raise BrokerError(
                 f"{place}: failed for good, and its dead letter{more} cannot be written to {first.topic}: "
                 f"{describe(error)}",
-                cure="correct the dead-letter topic (max.message.bytes, rights); nothing is committed past it",
+                cure="correct the dead-letter topic (max.message.bytes, permissions); nothing after it is committed",
             ) from error
 
     def _uncovered(self, message: SpoutMessage) -> str:

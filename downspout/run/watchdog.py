@@ -94,7 +94,7 @@ class Watchdog:
         place = self._place
         if place is not None:
             return place.at_work(took, with_values=False)
-        return f"the loop has not turned for {lasting(took)}"
+        return f"the loop has been blocked for {lasting(took)}"
 
     def look(self, now: float) -> None:
         """See whether a call has not returned since the last look, and whether time is up."""

@@ -84,7 +84,7 @@ def check_name(folder: Path) -> str:
         near = near if _NAME.fullmatch(near) and not keyword.iskeyword(near) else "shop"
         raise ConfigError(f"{name!r} cannot name a Python module", cure=near)
     if name in sys.stdlib_module_names or name in ("tests", "topologies") or _is_installed(name):
-        raise ConfigError(f"{name!r} is the name of a module that there is already", cure=f"{name}_rows")
+        raise ConfigError(f"{name!r} is the name of an existing module", cure=f"{name}_rows")
     return name
 
 

@@ -41,7 +41,7 @@ class ObjectPath(PosixPath):
     >>> place.exists()
     Traceback (most recent call last):
         ...
-    downspout.errors.ConfigError: s3://bucket/out/month=7/a.parquet is on s3, and this works with local paths only. \
+    downspout.errors.ConfigError: s3://bucket/out/month=7/a.parquet is on s3, but this works with local paths only. \
 Try: a local path, or one where it is mounted; docs/how-to/write-to-s3.md says what reads and writes object stores
     """
 
@@ -85,7 +85,7 @@ Try: a local path, or one where it is mounted; docs/how-to/write-to-s3.md says w
 
     def _refuse(self, *_: object, **__: object) -> NoReturn:
         raise ConfigError(
-            f"{self} is on {self.scheme}, and this works with local paths only",
+            f"{self} is on {self.scheme}, but this works with local paths only",
             cure="a local path, or one where it is mounted; docs/how-to/write-to-s3.md says what reads and writes "
             "object stores",
         )

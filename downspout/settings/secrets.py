@@ -121,7 +121,7 @@ def with_secrets(conf: Mapping[str, Any], environ: Mapping[str, str] | None = No
     for key, value in conf.items():
         if key in REFERENCES_ONLY and value is not None and not (isinstance(value, str) and REFERENCE.match(value)):
             raise ConfigError(
-                f"{key} is no reference to a secret, and settings are seen in many places",
+                f"{key} is not a reference to a secret, and settings are visible in many places",
                 cure=f"{key}=env:NAME or file:PATH, looked up where the component runs",
             )
         if not key.startswith((CLIENT_PREFIX, *REFERENCES_ONLY)) or not isinstance(value, str):

@@ -194,7 +194,9 @@ def _check_key(key: str | Window, columns: Columns) -> None:
         raise ConfigError(f"parquet.keys: no column {name}", cure=f"some of {', '.join(columns.names)}")
     if isinstance(key, Window):
         if column.type != TIMESTAMP:
-            raise ConfigError(f"parquet.keys: {key.text}: {column.declared} is no moment", cure=f"{name}:timestamp")
+            raise ConfigError(
+                f"parquet.keys: {key.text}: {column.declared} is not a timestamp", cure=f"{name}:timestamp"
+            )
         if taken := {START, END, LATE}.intersection(columns.names):
             raise ConfigError(
                 f"parquet.keys: {key.text}: a window brings the column {min(taken)} itself", cure="another name for it"
@@ -206,7 +208,9 @@ def _aggregate(text: str, columns: Columns) -> Aggregate:
     if text == "count":
         return Aggregate("count", None)
     if function not in FUNCTIONS or not colon:
-        raise ConfigError(f"parquet.aggregates: {text!r} is none", cure="count, sum:x, min:x, max:x or count:x")
+        raise ConfigError(
+            f"parquet.aggregates: {text!r} is not an aggregate", cure="count, sum:x, min:x, max:x or count:x"
+        )
     kind = next((c.kind for c in columns.columns if c.name == column), None)
     if kind is None:
         raise ConfigError(f"parquet.aggregates: {text}: no column {column}", cure=f"one of {', '.join(columns.names)}")

@@ -86,7 +86,7 @@ class Alongside:
             wait_s = self._backoff.delay(self._failures) / 1000
             self._due = self._clock.monotonic() + wait_s
             said = "; ".join(lines[-3:]) or "it said nothing"
-            logger.warning("compaction ended with %d: %s. It is taken up in %g s", code, said, wait_s)
+            logger.warning("compaction ended with %d: %s. It restarts in %g s", code, said, wait_s)
         elif lines:
             logger.info("%s", lines[-1])
 

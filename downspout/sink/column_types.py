@@ -95,7 +95,7 @@ def _parse(text: str, depth: int) -> Kind:
             raise ValueError(f"more than {_DEPTH_MAX} types inside one another", "string, for the JSON text")
         return _PARSERS[match.group(1)](text, split_outside(match.group(2)), depth + 1)
     if text.endswith(("!", "?")) and depth:
-        raise ValueError(f"{text}: what a {text[-1]} says is for whole columns", text[:-1])
+        raise ValueError(f"{text}: what a {text[-1]} is only for whole columns", text[:-1])
     others = ", ".join([*SCALARS, "decimal(p,s)", "list<…>", "map<string,…>", "struct<name:…>"])
     raise ValueError(f"no type {text}", _INSTEAD.get(text.partition("<")[0], others))
 
@@ -257,7 +257,7 @@ def _check_alone(values: Values, found: pa.DataType, target: pa.DataType) -> Non
         if any(isinstance(value, bool) for value in values):
             raise TypeError("bool instead of a number")
         if target == pa.float32() and any(isinstance(value, int) and abs(value) > 2**24 for value in values):
-            raise ValueError("a whole number that float32 has not: beyond 2**24")
+            raise ValueError("a whole number beyond 2**24, which float32 may not hold")
 
 
 def _check_finite(found: Any, made: Any) -> None:
@@ -283,7 +283,7 @@ def _whole(value: Any) -> int:
     if int(value) != value:
         raise ValueError(f"{value} has a fraction")
     if abs(value) >= FLOAT_WHOLE_MAX:
-        raise ValueError(f"{value} is a float that may stand for other numbers, too; give the whole number itself")
+        raise ValueError(f"{value} is a float that may stand for several whole numbers; give the whole number itself")
     return int(value)
 
 

@@ -131,13 +131,13 @@ class Source:
             raise SinkError(f"{path} cannot be read: {error}", cure="restore it from a backup") from None
         if (rows, len(self.content)) != (self.file.rows, self.file.bytes):
             raise SinkError(
-                f"{path} holds {rows:,} rows in {len(self.content):,} bytes; by the commit log these are "
-                f"{self.file.rows:,} in {self.file.bytes:,}",
+                f"{path} holds {rows:,} rows in {len(self.content):,} bytes, but by the commit log {self.file.rows:,} "
+                f"in {self.file.bytes:,}",
                 cure="restore it from a backup; downspout audit names the records",
             )
         if hash_of(self.content) != self.file.hash:
             raise SinkError(
-                f"{path} was changed since it was written: its content is not that whose hash the commit log holds",
+                f"{path} was changed since it was written: its content does not match its hash in the commit log",
                 cure="restore it from a backup; downspout audit --deep lists all such files",
             )
 

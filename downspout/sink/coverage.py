@@ -189,7 +189,7 @@ def _stream(part: Any) -> Stream:
 
 def _from_deltas(values: Any) -> tuple[Offsets, Offsets]:
     if not isinstance(values, list) or len(values) % 2 or set(map(type, values)) != {int}:
-        raise ValueError("ranges are no list of whole numbers in pairs")
+        raise ValueError("ranges are not a list of whole numbers in pairs")
     if sum(values) > OFFSET_MAX or min(values) < 0:
         raise ValueError("ranges go beyond what an offset can be")
     steps = np.array(values, dtype=np.int64)  # gap, length, gap, length…

@@ -86,7 +86,10 @@ def _sink(graph: Graph, component: Component, conf: dict[str, Any]) -> Iterator[
         yield Finding(True, component.name, refusal.message, refusal.cure or "another directory")
     if conf.get("topology.acker.executors") == 0:
         yield Finding(
-            False, component.name, "without ackers a crash loses what the sink holds", "topology.acker.executors = 1"
+            False,
+            component.name,
+            "without ackers, a crash loses the rows that the sink holds",
+            "topology.acker.executors = 1",
         )
     try:
         check_names(conf["parquet.input_names"] or (), [name_of(*given) for given in _with_origin(graph, component)])
@@ -123,8 +126,8 @@ def _on_object_store(graph: Graph, component: Component, conf: dict[str, Any]) -
     except OSError as error:
         refusal = SinkError(
             f"parquet.directory = {directory} cannot be written: {error.strerror} ({error.filename})",
-            cure="correct the rights, the credentials or parquet.storage_options: a sink puts, gets, copies, lists and "
-            "removes objects",
+            cure="correct the permissions, the credentials or parquet.storage_options: a sink puts, gets, copies, "
+            "lists and removes objects",
         )
     if refusal is not None:
         yield Finding(True, component.name, refusal.message, refusal.cure or "another directory")
@@ -177,7 +180,7 @@ def without_origin(graph: Graph, component: Component) -> Iterator[Finding]:
                 False,
                 component.name,
                 f"stream {given.stream!r} of {given.source!r} has no field `origin`: {rows}",
-                _COUNTS if early else "hand the spout's field `origin` on",
+                _COUNTS if early else "pass on the spout's field `origin`",
             )
 
 
@@ -206,8 +209,8 @@ def _early_acks(graph: Graph) -> Iterator[Finding]:
             yield Finding(
                 False,
                 bolt.name,
-                "it acks each tuple before it emits what it makes of it at ticks: what it holds is lost at a crash, "
-                "and a tuple that is tried again counts twice",
+                "it acks each tuple before it emits its results at ticks: a crash loses what it holds, and a retried "
+                "tuple counts twice",
                 _COUNTS,
             )
 
@@ -290,7 +293,7 @@ def _other_types(graph: Graph, settings: Settings) -> Iterator[Finding]:
                         False,
                         sink.name,
                         f"{name} is {types[name]} by parse.types of {given.source}, and {schema[name]} here: each row "
-                        "that has a value there is rejected",
+                        "with a value in this column is rejected",
                         f"{name}:{types[name]} in {scope}.schema, or {name}:{schema[name]} in parse.types",
                     )
 
@@ -349,9 +352,9 @@ def _meetings(graph: Graph) -> Iterator[Finding]:
             yield Finding(
                 False,
                 bolt.name,
-                f"tuples of one record of {min(common)!r} reach it through several inputs: where it hands their "
-                "`origin` on, the rows that a sink gets of them count as one row",
-                "in this bolt origin.child(tup.component, 0) for origin; nothing if it makes one row of them all",
+                f"tuples of one record of {min(common)!r} reach it through several inputs: if it passes their `origin` "
+                "on, a sink takes their rows for one row",
+                "in this bolt origin.child(tup.component, 0) for origin; nothing if it makes one row of all of them",
             )
 
 

@@ -163,13 +163,13 @@ def _given(
     """Return what the setting says, if it can be so."""
     if known.steps.get(name, step) != step:
         raise SinkError(
-            f"{directory}: {setting} calls {name} {step!r}, but its rows are there as {known.steps[name]!r}",
+            f"{directory}: {setting} calls {name} {step!r}, but its rows there are named {known.steps[name]!r}",
             cure=f"remove it, or {name}={known.steps[name]}: an input keeps its name for ever",
         )
     possible = {name, *known.steps.values()}
     if has_rows and step not in possible:
         raise SinkError(
-            f"{directory}: {setting} calls {name} {step!r}, a name that no rows there have",
+            f"{directory}: {setting} calls {name} {step!r}, but no rows there have that name",
             cure=" or ".join(f"{name}={one}" for one in sorted(possible)),
         )
     return step
@@ -184,7 +184,7 @@ def _check_new(
     if gone:
         old = known.steps.get(gone[0], gone[0])
         raise SinkError(
-            f"{directory}: this sink reads {', '.join(new)} and no longer {', '.join(gone)}, whose rows are there: "
+            f"{directory}: this sink reads {', '.join(new)} and no longer {', '.join(gone)}, whose rows it holds: "
             "another name for the same rows, or other rows?",
             cure=f'input_names={{"{new[0]}": "{old}"}} for the same, {{"{new[0]}": "{new[0]}"}} for others',
         )
@@ -199,8 +199,8 @@ def _check_shared(directory: str | PathLike[str], steps: Mapping[str, str], give
         if len(names) > 1 and not all(name in given for name in names):
             both = ", ".join(f'"{name}": "{step}"' for name in names)
             raise SinkError(
-                f"{directory}: {' and '.join(names)} would both be {step!r}: rows of theirs with one origin would be "
-                "one row",
+                f"{directory}: {' and '.join(names)} would both be {step!r}: their rows with the same origin would "
+                "count as one row",
                 cure=f"another name for one of the components; or, if they are one row, input_names={{{both}}}",
             )
 

@@ -287,9 +287,9 @@ class CommitLog(DirectoryState):
         # were.
         if not self.disk.exists(path := self.path(length - 1)):
             raise SinkError(
-                f"{path} was there and is gone: {self.directory} was deleted or replaced while it was in use, and the "
-                "rows of its entries with it",
-                cure="restore it from a backup, or begin anew: another directory and another kafka.group",
+                f"{path} has disappeared: {self.directory} was deleted or replaced while it was in use, together with "
+                "the rows of its entries",
+                cure="restore it from a backup, or start over with another directory and another kafka.group",
             )
 
     def check_complete(self) -> None:
@@ -300,7 +300,7 @@ class CommitLog(DirectoryState):
         for number in range(self._base, max(self.length, max(listed, default=-1) + 1)):
             if number not in listed and not self.disk.exists(self.path(number)):
                 raise SinkError(
-                    f"{self.path(number)} is missing, though there were later entries: rows would be written twice",
+                    f"{self.path(number)} is missing, although later entries exist: rows would be written twice",
                     cure="restore it from a backup; without it the directory's history is unknown",
                 )
 
@@ -385,8 +385,7 @@ class CommitLog(DirectoryState):
                 continue
             if not self.disk.exists(self.path(length - 1)):
                 raise SinkError(
-                    f"{self.path(length - 1)} is missing, and {path} says that it was there: rows would be written "
-                    "twice",
+                    f"{self.path(length - 1)} is missing, although {path} covers it: rows would be written twice",
                     cure=f"restore {self.folder} from a backup; without it the directory's history is unknown",
                 )
             vars(self).update(vars(made))

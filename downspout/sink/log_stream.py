@@ -50,7 +50,9 @@ class Position:
         """Return what :meth:`to_json` made."""
         wanted = {name: type(default) for name, default in cls().to_json().items()}
         if set(value) != set(wanted) or not all(type(value[name]) is kind for name, kind in wanted.items()):
-            raise ConfigError(f"the checkpoint stands at {str(dict(value))[:200]}: it is another query's", cure=AFRESH)
+            raise ConfigError(
+                f"the checkpoint stands at {str(dict(value))[:200]}: it belongs to another query", cure=AFRESH
+            )
         if min(value[name] for name in wanted if name != "log") < 0:
             raise ConfigError(f"the checkpoint stands at {dict(value)}: it was changed by hand", cure=AFRESH)
         return cls(*(value[name] for name in wanted))
@@ -135,7 +137,7 @@ class Follower:
         except OSError as error:
             if error.errno != errno.EROFS:  # nobody writes here
                 raise SinkError(
-                    f"{self._log.folder} cannot be forced to the disk: {error.strerror}", cure="a disk that works"
+                    f"{self._log.folder} cannot be synced to the disk: {error.strerror}", cure="a disk that works"
                 ) from error
 
     def _is_too_much(self, files: int, size: int) -> bool:
@@ -198,7 +200,7 @@ class Follower:
         entry = self._entries.get(number) or self._log.entry(number)
         if entry is None:
             raise SinkError(
-                f"{self._log.path(number)} is missing: what was read, and what was not, cannot be told",
+                f"{self._log.path(number)} is missing, so what was read is unknown",
                 cure="restore it from a backup",
             )
         self._entries[number] = entry
@@ -217,7 +219,7 @@ class Follower:
 def gone(directory: Path, file: DataFile) -> SinkError:
     """Return the error for a file that was deleted before a stream has read it."""
     return SinkError(
-        f"{directory / file.path} is gone before the stream has read it: it was compacted away, and the stream was "
+        f"{directory / file.path} was deleted before the stream read it: it was compacted away, and the stream was "
         "behind for longer than such files are kept",
         cure=f"{AFRESH}; and downspout compact --keep for as long as a stream may be behind",
     )

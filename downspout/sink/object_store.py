@@ -355,8 +355,8 @@ def resolve(options: Iterable[str], environ: Mapping[str, str] | None = None) ->
     >>> resolve(["secret_access_key=hush"])
     Traceback (most recent call last):
         ...
-    downspout.errors.ConfigError: parquet.storage_options: secret_access_key is no reference to a secret, and settings \
-are seen in many places. Try: secret_access_key=env:NAME or file:PATH, looked up where the component runs
+    downspout.errors.ConfigError: parquet.storage_options: secret_access_key is not a reference to a secret, and \
+settings are visible in many places. Try: secret_access_key=env:NAME or file:PATH, looked up where the component runs
     """
     found: dict[str, str] = {}
     for position, option in enumerate(options, 1):
@@ -369,7 +369,7 @@ are seen in many places. Try: secret_access_key=env:NAME or file:PATH, looked up
             )
         if is_open_option(f"{name}={value}"):
             raise ConfigError(
-                f"{STORAGE_OPTIONS}: {name} is no reference to a secret, and settings are seen in many places",
+                f"{STORAGE_OPTIONS}: {name} is not a reference to a secret, and settings are visible in many places",
                 cure=f"{name}=env:NAME or file:PATH, looked up where the component runs",
             )
         found[name] = _looked_up(name, value, environ)

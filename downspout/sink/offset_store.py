@@ -71,8 +71,8 @@ class DirectoryStore:
                 if (before := state.get(tp)) is not None and before.epoch > stored.epoch:
                     place = coordinates(tp.topic, tp.partition)
                     raise StaleOwnerError(
-                        f"{self.location}: {place} of group {self._group} was claimed by another process since "
-                        f"(epoch {stored.epoch} is over); nothing was stored",
+                        f"{self.location}: {place} of group {self._group} was claimed by another process (epoch "
+                        f"{stored.epoch} has ended); nothing was stored",
                         cure="one topology for each group",
                     )
             state.update(offsets)

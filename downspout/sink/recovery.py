@@ -106,8 +106,8 @@ class Recovery:
         if unknown := {path for path in self._unknown(visible) if self._disk.exists(self._directory / path)}:
             self._refuse_revenant(min(unknown))
             raise SinkError(
-                f"{self._directory / min(unknown)} is named by no entry of the commit log ({len(unknown)} such): "
-                "were the log's last entries deleted, its rows would be written twice",
+                f"{self._directory / min(unknown)} is not named by any entry of the commit log ({len(unknown)} such "
+                "files): if the log's last entries were deleted, its rows would be written twice",
                 cure=f"restore {self._log.folder} from a backup; or move the file away if its rows are not wanted",
             )
         return self._visible()
@@ -118,7 +118,7 @@ class Recovery:
         if removers:
             how = "compacted away" if removers[-1].files else "forgotten with --forget-missing"
             raise SinkError(
-                f"{self._directory / path} was {how} (entry {removers[-1].number}), and is there again",
+                f"{self._directory / path} was {how} (entry {removers[-1].number}), but exists again",
                 cure="move it away; rows that were forgotten come again after a rebuild (parquet.rebuild)",
             )
 
@@ -139,7 +139,7 @@ class Recovery:
     def _refuse_gone(self, there: set[str]) -> None:
         if gone := self.gone(there):
             raise SinkError(
-                f"{self._directory / gone[0]} is gone, and the commit log names it "
+                f"{self._directory / gone[0]} is gone, although the commit log names it "
                 f"({counted(len(gone), 'such file')}{self._records_of(gone)}): its rows are missing, and would not be "
                 "written again",
                 cure=f"restore it from a backup; or, if the rows are not wanted any more, downspout "
@@ -238,8 +238,8 @@ def warn_of_foreign_files(directory: Path, names: Sequence[str], disk: Storage) 
         )
     if disk.exists(directory / SPARK_LOG):
         say(
-            f"{directory / SPARK_LOG} is of a Spark job that has written to this sink's directory: Spark reads only "
-            "the files that it names, and none of the sink's. Try: move it, and the files of that job, elsewhere"
+            f"{directory / SPARK_LOG} belongs to a Spark job that has written to this sink's directory: Spark reads "
+            "only the files that it names, and none of the sink's. Try: move it, and the files of that job, elsewhere"
         )
 
 
@@ -309,7 +309,7 @@ def only_holds_sinks(log: CommitLog, names: Sequence[str]) -> SinkError | None:
     if not sinks or not all(name.startswith(tuple(f"{each}/" for each in sinks)) for name in names):
         return None
     return SinkError(
-        f"{log.directory} is no sink's directory, but holds such directories: {some(sinks)}",
+        f"{log.directory} is not a sink's directory, but holds such directories: {some(sinks)}",
         cure=f"the directory of one sink, such as {log.directory / sinks[0]}",
     )
 
@@ -324,7 +324,7 @@ def refuse_other_topics(log: CommitLog, run: Run | None) -> None:
     raise SinkError(
         f"{log.directory} holds only rows of {some(there)}, and topology {run.topology} reads {some(run.selections)}; "
         "it may be another topology of that name",
-        cure=f"another parquet.directory; where the topic was renamed, one run that reads both ({both}); or "
+        cure=f"another parquet.directory; if the topic was renamed, one run that reads both ({both}); or "
         f"parquet.rebuild={log.rebuild + 1}, to rebuild the directory",
     )
 

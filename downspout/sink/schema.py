@@ -70,7 +70,7 @@ def refusals(before: Sequence[str], now: Sequence[str]) -> list[str]:
     >>> refusals(["a:int32", "b:string"], ["a:int64", "b:string", "c:date"])
     []
     >>> refusals(["a:int64", "b:string"], ["a:int32", "c:date!"])
-    ['a narrows from int64 to int32', 'b is dropped', 'c is new and required, and older rows have none']
+    ['a narrows from int64 to int32', 'b is dropped', 'c is new and required, but older rows lack it']
     """
     if list(before) == list(now):
         return []
@@ -87,7 +87,7 @@ def refusals(before: Sequence[str], now: Sequence[str]) -> list[str]:
         elif (change := _change(column, new[name], is_folder=name in folders)) is not None:
             found.append(f"{name} {change}")
     return found + [
-        f"{name} is new and required, and older rows have none"
+        f"{name} is new and required, but older rows lack it"
         for name, column in new.items()
         if name not in old and column.required
     ]
@@ -96,7 +96,7 @@ def refusals(before: Sequence[str], now: Sequence[str]) -> list[str]:
 def _change(old: Column, new: Column, *, is_folder: bool) -> str | None:
     """Return why a changed column is refused."""
     if new.required and not old.required:
-        return "becomes required, and older rows may have nulls"
+        return "becomes required, but older rows may have nulls"
     if new.kind == old.kind:
         return None
     if is_folder:
@@ -268,7 +268,7 @@ class Columns:
         for column in columns:
             name = column.name
             if (other := seen.setdefault(name.lower(), name)) != name:
-                raise ConfigError(f"{setting}: {other} and {name} are one name to Spark", cure="another name")
+                raise ConfigError(f"{setting}: {other} and {name} are the same name to Spark", cure="another name")
             if sum(c.name == name for c in columns) > 1:
                 raise ConfigError(f"{setting}: {name} appears twice", cure="one column per name")
             if name in ORIGIN_SCHEMA.names or name == "origin":
@@ -287,7 +287,7 @@ class Columns:
                 raise ConfigError(f"parquet.partition_by: no column {name}", cure=f"one of {', '.join(self.names)}")
             if name[0] in "_.":
                 raise ConfigError(
-                    f"parquet.partition_by: readers do not look into folders that begin with {name[0]}, as in {name}",
+                    f"parquet.partition_by: readers skip folders that begin with {name[0]}, as in {name}",
                     cure="another name for the column",
                 )
             if column.kind not in _FOLDERS:
@@ -297,7 +297,7 @@ class Columns:
                 )
         if len(names) >= len(self.columns):
             raise ConfigError(
-                "parquet.partition_by takes all columns, none is left for the files", cure="leave one out"
+                "parquet.partition_by takes all columns, so none is left for the files", cure="leave one out"
             )
 
     def of_chunk(self, given: Sequence[Any]) -> tuple[pa.Table, list[Rejected]]:

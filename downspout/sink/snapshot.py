@@ -403,12 +403,12 @@ def restarting(directory: Path, disk: Storage | None, attempt: Callable[[View], 
             # If the log has new entries, the file was replaced and then deleted before it was read: start again.
             if view.length == before.length:
                 raise SinkError(
-                    f"{gone} is gone, and the commit log names it: its rows are missing",
+                    f"{gone} is gone, although the commit log names it: its rows are missing",
                     cure=f"restore it from a backup; downspout audit {directory} names the records",
                 ) from None
     raise SinkError(
         f"{directory}: files were replaced and deleted {RESTARTS_MAX} times while they were being read",
-        cure="keep what compactions replace for longer (downspout compact --keep)",
+        cure="keep replaced files for longer (downspout compact --keep)",
     )
 
 

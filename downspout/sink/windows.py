@@ -71,7 +71,7 @@ class Window:
         zone = rest[len(durations) :]
         if not column or not durations or len(zone) > 1:
             raise ConfigError(
-                f"parquet.keys: {text} is no window",
+                f"parquet.keys: {text} is not a window",
                 cure="window(departure, 10 minutes), window(departure, 1 hour, 10 minutes) or "
                 "window(departure, 1 day, Europe/Berlin)",
             )
@@ -104,7 +104,7 @@ class Window:
         except ValueError:  # Arrow's errors are of this kind
             raise ConfigError(
                 f"parquet.keys: {self.text}: there is no time zone {self.zone} on this machine",
-                cure="a name such as Europe/Berlin; the package tzdata, where /usr/share/zoneinfo is missing",
+                cure="a name such as Europe/Berlin; the package tzdata, if /usr/share/zoneinfo is missing",
             ) from None
 
     @property

@@ -191,8 +191,8 @@ class SinkWriter:
             raise SinkError(
                 f"{self.directory} has the columns {', '.join(self.log.schema or ())}; this sink has "
                 f"{', '.join(self._schema)}: {'; '.join(why)}",
-                cure="columns that are added without ! or become wider, the others as they are; or another "
-                f"parquet.directory; or parquet.rebuild={self.log.rebuild + 1}, to rebuild it",
+                cure="only add columns without !, or widen columns; or another parquet.directory; or "
+                f"parquet.rebuild={self.log.rebuild + 1}, to rebuild it",
             )
         # Not only at the opening: of two that start on an empty directory together, each finds it empty. Whose entry
         # comes first decides here, too. Once there is a row of ours, all is well for ever.
@@ -208,7 +208,7 @@ class SinkWriter:
         if self.log.rebuild > self._rebuild:
             raise SinkError(
                 f"{self.directory} was rebuilt (rebuild {self.log.rebuild}); this sink writes for rebuild "
-                f"{self._rebuild}, and writes no more",
+                f"{self._rebuild}, so it has stopped writing",
                 cure=f"parquet.rebuild={self.log.rebuild}, or no such setting, and start again",
             )
         return self.log.rebuild < self._rebuild
@@ -218,8 +218,8 @@ class SinkWriter:
         while self._of_the_past():
             if self.log.append(self._entry(REBUILD, rebuild=self._rebuild)) and self.log.length > 1:
                 logger.warning(
-                    "%s is rebuilt (rebuild %d) and begins without a row. The old files are kept in %s for a while. "
-                    "The new rows are those from where kafka.group and kafka.start begin",
+                    "%s is rebuilt (rebuild %d) and starts empty. The old files are kept in %s for a while. The new "
+                    "rows start where kafka.group and kafka.start say",
                     self.directory, self._rebuild, self.log.layout.replaced,
                 )  # fmt: skip
             self._catch_up()
@@ -394,8 +394,8 @@ class SinkWriter:
             log.refresh()
             if path in log.files:  # else we were paused until it was compacted away, and that deleted for its age
                 raise SinkError(
-                    f"{layout.staged(path)} was deleted, and the commit log names it: its rows are "
-                    "missing, and would not be written again",
+                    f"{layout.staged(path)} was deleted, although the commit log names it: its rows are missing, and "
+                    "would not be written again",
                     cure=f"restore it from a backup; downspout audit {self.directory} names the records",
                 )
 
@@ -536,8 +536,9 @@ class BatchWriter(SinkWriter):
             if not self.disk.exists(path := self.log.layout.staged(file.path)):
                 self._discard(files)
                 raise SinkError(
-                    f"{path} was written by a task, and is not here: tasks have another {self.directory} than we have",
-                    cure="a directory that all machines share, under the same path; nothing of this batch is in sight",
+                    f"{path} was written by a task, but is not here: tasks see another {self.directory} than the "
+                    "driver",
+                    cure="a directory that all machines share, under the same path; nothing of this batch is visible",
                 )
 
     def _joined(self, parts: Sequence[Staged], files: Sequence[DataFile]) -> Coverage:

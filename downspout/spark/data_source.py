@@ -350,7 +350,7 @@ def read_range(options: SourceOptions, wanted: OffsetRange, skipped: Skipped = (
         if isinstance(error, UnreadableBatchError):
             is_large = isinstance(error, UnreadableRecordError)
             raise UnreadableError(str(error.args[0]), cure=TOO_LARGE_CURE if is_large else DAMAGED_CURE) from error
-        raise BrokerError(f"{wanted}: {type(error).__name__}: {error}", cure="look at the broker's log") from error
+        raise BrokerError(f"{wanted}: {type(error).__name__}: {error}", cure="check the broker's log") from error
     finally:
         if is_sound and key not in idle:
             idle[key] = consumer

@@ -34,7 +34,7 @@ CURE = (
     "make the archive (again) with `downspout spark bundle`, and give it to `downspout spark submit --bundle FILE`; "
     "or install the same on every worker"
 )
-SILENCE_CURE = "find what prints where this Python starts: a script around it, sitecustomize.py, a .pth file"
+SILENCE_CURE = "find what prints when this Python starts: a script around it, sitecustomize.py, a .pth file"
 LOG_CURE = "what the worker has said is in Spark's log, here .downspout/logs/spark.log"
 PYTHON_CURE = "the same Python, 3.x for 3.x, on every worker; `--python NAME` says what it is called there"
 

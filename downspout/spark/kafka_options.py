@@ -263,14 +263,14 @@ def _selection(
     chosen = [name for name in ("subscribe", "subscribePattern", "assign") if name.lower() in options]
     if len(chosen) != 1:
         raise ConfigError(
-            f"of subscribe, subscribePattern and assign give exactly one, not {' and '.join(chosen) or 'none'}",
+            f"exactly one of subscribe, subscribePattern and assign is needed, not {' and '.join(chosen) or 'none'}",
             cure='.option("subscribe", "topic")',
         )
     value = options[chosen[0].lower()]
     if chosen == ["subscribe"]:
         topics = tuple(dict.fromkeys(name.strip() for name in value.split(",") if name.strip()))
         if not topics:
-            raise ConfigError("subscribe names no topic", cure="one,two")
+            raise ConfigError("subscribe does not name a topic", cure="one,two")
         return topics, None, None
     if chosen == ["subscribePattern"]:
         try:

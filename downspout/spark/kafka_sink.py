@@ -310,11 +310,11 @@ def check_columns(schema: StructType, topic: str | None) -> None:
             cure = f"rename it to {near}" if near else f"select only {', '.join(COLUMNS)}; value may hold all others"
             raise ConfigError(f"the column {name} cannot be written to Kafka", cure=cure)
         if names.count(name) > 1:
-            raise ConfigError(f"the column {name} is there twice", cure="select it once")
+            raise ConfigError(f"the column {name} appears twice", cure="select it once")
     if "value" not in names:
         raise ConfigError("there is no column value", cure="to_json(struct(*)) AS value")
     if topic is None and "topic" not in names:
-        raise ConfigError("there is neither an option topic nor a column topic", cure='.option("topic", "orders")')
+        raise ConfigError("neither the option topic nor a column topic is given", cure='.option("topic", "orders")')
     for column in schema.fields:
         if not _fits(column.name, column.dataType):
             found = column.dataType.simpleString()

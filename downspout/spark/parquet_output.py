@@ -81,7 +81,7 @@ def _check_pair(output: Path, state: Path) -> None:
         )
     if not written and any((state / "commits").glob("[0-9]*")):
         raise SinkError(
-            f"{state} says that rows were written that are not in {output}",
+            f"{state} records rows that {output} does not hold",
             cure="the output's old directory; or start over with another checkpoint",
         )
 
@@ -94,7 +94,7 @@ def _check_sources(state: Path) -> None:
     for log in sorted((state / "sources").glob("[0-9]*")):
         if (files := files_in(log, first=True)) and not files[0].exists():
             raise SinkError(
-                f"{state} says that {files[0]} was read, and it is gone: a directory that was moved is read again",
+                f"{state} says that {files[0]} was read, but it is gone: a directory that was moved is read again",
                 cure="the directory's old path; or start over with another output and checkpoint",
             )
 

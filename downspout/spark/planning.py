@@ -39,7 +39,7 @@ from downspout.spark.source_offsets import OffsetRange, Offsets, Sieve, Skipped,
 
 log = logging.getLogger("downspout.spark")
 
-DATA_LOSS_CURE = "failOnDataLoss=false goes on with what is left; retention may be too short"
+DATA_LOSS_CURE = "failOnDataLoss=false continues with the remaining records; retention may be too short"
 
 
 class BatchPlan:
@@ -229,7 +229,7 @@ class StreamPlan:
                 report_loss(self._options, _say_recreated(tp, start[tp]))
             elif ends[tp] < start[tp]:
                 report_loss(
-                    self._options, f"{place(tp, start[tp])} was read up to this offset, and the log ends at {ends[tp]}"
+                    self._options, f"{place(tp, start[tp])} was read up to this offset, but the log ends at {ends[tp]}"
                 )
             else:
                 continue
@@ -240,7 +240,7 @@ class StreamPlan:
     def _say_gone(self, tp: TopicPartition, offset: int) -> str:
         where = place(tp, offset)
         if self._options.selects(tp):
-            return f"{where} was read up to this offset, and the partition is gone"
+            return f"{where} was read up to this offset, but the partition is gone"
         return f"the checkpoint is at {where}, which is not read ({self._options.selection}): is it another query's?"
 
     def _note_ids(self, partitions: Collection[TopicPartition]) -> set[str]:
@@ -470,5 +470,5 @@ def _readable(error: Exception, options: SourceOptions) -> BrokerError:
         return error
     return BrokerError(
         f"Kafka at {options.bootstrap} could not report where its logs begin and end: {type(error).__name__}: {error}",
-        cure="look at the broker's log and at the permissions of this user",
+        cure="check the broker's log and the permissions of this user",
     )

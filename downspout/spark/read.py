@@ -61,10 +61,10 @@ _REFUSED = {
     "fileNameOnly": "files are known by the commit log, not by their names",
     "cleanSource": "the commit log names the files of a sink: one that is deleted or moved is missing to the audit",
     "sourceArchiveDir": "the commit log names the files of a sink: one that is moved is missing to the audit",
-    "recursiveFileLookup": "folders such as month=7 would be no columns any more",
-    "pathGlobFilter": "rows would be missing without a word",
-    "ignoreCorruptFiles": "rows would be missing without a word",
-    "ignoreMissingFiles": "rows would be missing without a word",
+    "recursiveFileLookup": "folders such as month=7 would no longer be columns",
+    "pathGlobFilter": "rows would be missing silently",
+    "ignoreCorruptFiles": "rows would be missing silently",
+    "ignoreMissingFiles": "rows would be missing silently",
 }
 
 _READ_OPTIONS = {"ignoreMissingFiles": "false", "ignoreCorruptFiles": "false", "__globPaths__": "false"}
@@ -286,7 +286,7 @@ def stream_sink(
     schema = sink_schema(path, sink, storage_options=reached)
     _make(path, disk)
     if closed and (given or END not in schema.names):
-        what = f"{min(given)} has no meaning: a window is read whole" if given else f"{path} has no windows"
+        what = f"{min(given)} has no effect: a window is read whole" if given else f"{path} has no windows"
         raise ConfigError(f"closed=True: {what}", cure="leave one of them out")
     fields = [field for field in schema.fields if origins or field.name not in ORIGIN_COLUMNS]
     spark.dataSource.register(SinkSource)

@@ -269,6 +269,6 @@ class Signals:
             again = "Ctrl-C again" if number == signal.SIGINT else f"a second {name}"
             say(f"{name}: waiting for {self.doing()}; {again} stops at once")
         elif len(self.received) == 2:
-            say(f"{name}: stops at once; what is not committed will be computed again")
+            say(f"{name}: stopping at once; uncommitted batches will be computed again")
         if len(self.received) >= (PATIENCE if self.watched else PATIENCE - 1):
             raise KeyboardInterrupt

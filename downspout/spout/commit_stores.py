@@ -108,24 +108,24 @@ class StoredCommits:
         if missing:
             places = _named({tp: commit.offset for tp, commit in missing.items() if commit is not None})
             if self._adopt:
-                self._log.warning("%s holds nothing of %s: adopts what group %s has committed", location, places, group)
+                self._log.warning("%s has no offsets of %s: adopting the commits of group %s", location, places, group)
             else:
                 self._log.warning(
-                    "%s holds nothing of %s, which group %s has committed: kafka.start decides where reading starts. "
-                    "To go on from the group's offsets: kafka.offset_store_adopt=true", location, places, group,
+                    "%s has no offsets of %s, but group %s has committed them: kafka.start decides where reading "
+                    "starts. To go on from the group's offsets: kafka.offset_store_adopt=true", location, places, group,
                 )  # fmt: skip
         known = {tp: commit.offset for tp, commit in found.items() if commit is not None}
         if alone := {tp: offset for tp, offset in known.items() if copies.get(tp) is None}:
             self._log.warning(
-                "group %s has committed nothing for %s; goes on from %s, and commits to the group too. To go by the "
-                "group alone: kafka.offset_store=%s, after a commit", group, _named(alone), location, KAFKA,
+                "group %s has committed nothing for %s; continuing from %s, and committing to the group too. To use "
+                "the group alone: kafka.offset_store=%s, after a commit", group, _named(alone), location, KAFKA,
             )  # fmt: skip
         moved = {tp: copy.offset for tp, at in known.items() if (copy := copies.get(tp)) and copy.offset != at}
         if moved:
             tp = min(moved)
             self._log.warning(
-                "group %s has committed %s, and %s holds %s: goes on from what it holds. The copy is older after a "
-                "crash; or the group alone was moved. To move the store there too, for each partition: "
+                "group %s has committed %s, but %s holds %s: continuing from the store. The group's copy is older "
+                "after a crash, or only the group was moved. To move the store there too, for each partition: "
                 "downspout offsets seek %s --store %s --topic %s:%d --to-offset %d",
                 group, _named(moved), location, _named({tp: known[tp] for tp in moved}), group, location, *tp,
                 moved[tp],
@@ -308,11 +308,13 @@ class NotedCommits:
             if tp in known
         }
         if places := [_place(tp, ranges) for tp, ranges in missing.items() if ranges]:
-            self._say_behind(notes, "it has no rows of", places, "Was an older copy of it restored?")
+            self._say_behind(notes, "it has no rows of", places, "An older copy may have been restored.")
         # Each note precedes its commit. So without a note, the commit was made with another directory.
         new = {tp: ranges for tp, ranges in done.items() if ranges and tp not in known and not notes.has_rows(tp)}
         if places := [f"{coordinates(*tp)} up to @{ranges[-1][1] - 1}" for tp, ranges in new.items()]:
-            self._say_behind(notes, "it is new, and the group is done with", places, "Was the directory deleted?")
+            self._say_behind(
+                notes, "it is new, and the group is done with", places, "The directory may have been deleted."
+            )
         if gone := [tp for tp in absent if known.get(tp)]:
             self._say_gone(notes, {tp: noted[tp].offset for tp in gone}, known)
         # The group was moved back, or the topic is new: from now on this commit counts.

@@ -58,7 +58,7 @@ def fits_next(limit: MetadataLimit, error: KafkaError) -> bool:
     if not (isinstance(error, OffsetMetadataTooLargeError) and limit.lower()):
         return False
     _LOG.info(
-        "the broker refuses %s bytes of metadata for a commit (offset.metadata.max.bytes): it gets %s",
+        "the broker refuses %s bytes of metadata in a commit (offset.metadata.max.bytes): sending at most %s",
         f"{refused:,}",
         f"{limit.bytes_max:,}",
     )

@@ -132,8 +132,8 @@ class DeadLettering:
                 RecordError(
                     f"{part.place(offset)}: {trip.given_up:,} of the last {trip.read:,} records failed for good, "
                     f"most often with {trip.error} ({trip.times:,} times); {describe_failure(failure)}",
-                    cure="repair what was deployed last; these records are not committed and come again "
-                    "(kafka.breaker_ratio decides how many may fail)",
+                    cure="fix the last deployment; these records are not committed and come again (kafka.breaker_ratio "
+                    "decides how many may fail)",
                 )
             )
 
@@ -283,7 +283,8 @@ class DeadLettering:
                 raise RecordError(
                     f"{part.place(record.offset)}: failed for good, and its dead letter cannot be written to topic "
                     f"{self._outbox.letters.topic}: {describe(refusal)}",
-                    cure="correct the dead-letter topic (max.message.bytes, rights); nothing is committed past it",
+                    cure="correct the dead-letter topic (max.message.bytes, permissions); nothing after it is "
+                    "committed",
                 ) from error
             self._alone.add((part, record.offset))
         self._queue.extend((part, record.offset) for part, record in batch)
@@ -335,9 +336,9 @@ class MaxLag:
         if not ledger.acks and part.fails > self._most:
             self._dead_lettering.trip(
                 RecordError(
-                    f"{part.place(offset)}: {part.fails:,} attempts failed, and none was acked; "
-                    f"kafka.behind_max = {self._most:,} allows no more",
-                    cure="repair what was deployed last; nothing is committed past these records, and they come again",
+                    f"{part.place(offset)}: {part.fails:,} attempts failed and none was acked; kafka.behind_max = "
+                    f"{self._most:,} allows no more",
+                    cure="fix the last deployment; nothing after these records is committed, and they come again",
                 )
             )
         return False
@@ -352,7 +353,7 @@ class MaxLag:
         self._metrics.left_behind += records
         if self._throttle.due("left out", now):
             self._log.warning(
-                "%s: lies more than kafka.behind_max = %d behind, and is left out, as %d others were by now",
+                "%s: lies more than kafka.behind_max = %d behind, and is dropped, as %d others were before",
                 part.place(start), self._most, self._metrics.left_behind - records,
             )  # fmt: skip
         part.shared.pop(start, None)

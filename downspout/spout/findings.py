@@ -96,7 +96,7 @@ def _check_store(settings: Mapping[str, Any]) -> None:
     check_location(location)
     if settings["guarantee"] == "AUTO_COMMIT":
         raise ConfigError(
-            "kafka.guarantee = AUTO_COMMIT lets the client commit, which knows nothing of kafka.offset_store",
+            "kafka.guarantee = AUTO_COMMIT lets the client commit, and the client ignores kafka.offset_store",
             cure="kafka.guarantee=NO_GUARANTEE, or AT_LEAST_ONCE",
         )
 
@@ -106,8 +106,8 @@ def _check_commit(settings: Mapping[str, Any]) -> None:
         return
     if settings["guarantee"] != "AT_LEAST_ONCE":
         raise ConfigError(
-            f"kafka.commit = {how} is about commits of what is acked, and kafka.guarantee = {settings['guarantee']} "
-            "itself says how it commits",
+            f"kafka.commit = {how} concerns commits of acked records, but kafka.guarantee = {settings['guarantee']} "
+            "decides by itself how to commit",
             cure="leave kafka.commit out, or kafka.guarantee=AT_LEAST_ONCE",
         )
     if settings["offset_store"] != KAFKA:
@@ -170,7 +170,9 @@ def _check_topics(settings: Mapping[str, Any]) -> None:
 
 def _check_times(settings: Mapping[str, Any]) -> None:
     if settings["start"].endswith("TIMESTAMP") and settings["start_timestamp_ms"] is None:
-        raise ConfigError(f"kafka.start is {settings['start']}, but there is no time", cure="kafka.start_timestamp_ms")
+        raise ConfigError(
+            f"kafka.start is {settings['start']}, but there is no timestamp", cure="kafka.start_timestamp_ms"
+        )
     if settings["retry_delay_ms"] > (longest := settings["retry_delay_ms_max"]):
         raise ConfigError(
             f"kafka.retry_delay_ms = {settings['retry_delay_ms']} is above kafka.retry_delay_ms_max = {longest}",
@@ -181,7 +183,7 @@ def _check_times(settings: Mapping[str, Any]) -> None:
     if settings["drain_ms_max"] >= interval:
         raise ConfigError(
             f"kafka.drain_ms_max = {settings['drain_ms_max']} is not below the client's max_poll_interval_ms of "
-            f"{interval}: the group would throw us out while we wait",
+            f"{interval}: the group would expel the spout while it waits",
             cure="a shorter kafka.drain_ms_max",
         )
 
@@ -227,7 +229,7 @@ def _check_transactional(settings: Mapping[str, Any], sinks: Sequence[str], spou
     sink = f"{sinks[0]} is transactional"
     if not GUARANTEES[settings["guarantee"]].tracks:
         raise ConfigError(
-            f"{sink}, and kafka.guarantee = {settings['guarantee']} does not look at acks",
+            f"{sink}, but kafka.guarantee = {settings['guarantee']} ignores acks",
             cure="kafka.guarantee=AT_LEAST_ONCE",
         )
     if settings["offset_store"] != KAFKA:
@@ -237,13 +239,13 @@ def _check_transactional(settings: Mapping[str, Any], sinks: Sequence[str], spou
         )
     if settings["commit"] != "sync":
         raise ConfigError(
-            f"{sink}: the transaction commits the offsets, and kafka.commit = {settings['commit']} is about commits of "
+            f"{sink}: the transaction commits the offsets, but kafka.commit = {settings['commit']} concerns commits of "
             "the spout",
             cure="leave kafka.commit out",
         )
     if settings["behind_max"] is not None:
         raise ConfigError(
-            f"{sink}, so that each record counts once, and kafka.behind_max leaves some out",
+            f"{sink}, so that each record counts once, but kafka.behind_max drops some",
             cure="leave kafka.behind_max out",
         )
     if client_values(settings["client"]).get("isolation_level") == "read_uncommitted":
@@ -270,12 +272,12 @@ def doubts(settings: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         yield f"kafka.start_offsets is set, but kafka.start = {start} does not use it", "kafka.start=OFFSETS"
     if settings["emit_null"] and not settings["translator"]:
         yield (
-            "kafka.emit_null is about what a translator returns, and there is none; null values are emitted anyway",
+            "kafka.emit_null concerns the results of a translator, and there is none; null values are emitted anyway",
             "remove it",
         )
     if settings["guarantee"] == "AUTO_COMMIT" and not start.startswith("UNCOMMITTED"):
         yield (
-            f"kafka.start = {start} with kafka.guarantee = AUTO_COMMIT holds for each start, not only for the first: "
+            f"kafka.start = {start} with kafka.guarantee = AUTO_COMMIT applies to each start, not only to the first: "
             "the client's commits do not say which topology made them",
             f"kafka.start=UNCOMMITTED_{start}",
         )
@@ -323,7 +325,7 @@ def _check_topic(setting: str, tp: TopicPartition, settings: Mapping[str, Any]) 
         return
     pattern = settings["pattern"]
     where = f"does not match kafka.pattern = {pattern!r}" if pattern else "is not in kafka.topics"
-    raise ConfigError(f"{setting} names {coordinates(*tp)}, whose topic {where}", cure="look at the spelling")
+    raise ConfigError(f"{setting} names {coordinates(*tp)}, whose topic {where}", cure="check the spelling")
 
 
 def setup_of(conf: Mapping[str, Any], context: Mapping[str, Any]) -> Setup:

@@ -191,7 +191,7 @@ class GroupSession:
             )
         if lost := [each.transactional_id for each in found if each.is_lost]:
             return errors.UnstableOffsetCommitError(
-                f"Kafka takes a transaction of {' or '.join(lost)} for ended, and has not told {where}: it never will; "
+                f"Kafka considers a transaction of {' or '.join(lost)} ended, but it stays open on {where} for good; "
                 "see `kafka-transactions.sh find-hanging`, and abort it on all partitions"
             )
         names, most_s = (
@@ -464,14 +464,14 @@ def open_consumer(
             stops = offsets_of("kafka.stop_offsets", setup.settings["stop_offsets"])
             bounds = EndOffsets.of(consumer, partitions_to_read(consumer, setup.settings), stops)
             for tp, end in bounds.short.items():
-                log.warning("%s ends at %d, before kafka.stop_offsets: so does the run", coordinates(*tp), end)
+                log.warning("%s ends at %d, before kafka.stop_offsets; the run stops there", coordinates(*tp), end)
     except errors.KafkaError as error:
         raise BrokerError(
             f"{bootstrap}: cannot read: {describe(error)}",
             cure=cure_of(error, "start the broker, or set kafka.bootstrap"),
         ) from error
     for topic in missing:
-        log.warning("topic %s does not exist on %s; waits for it", topic, bootstrap)
+        log.warning("topic %s does not exist on %s; waiting for it", topic, bootstrap)
     for setting, tp in unknown:
         log.warning("%s names %s, which does not exist on %s", setting, coordinates(*tp), bootstrap)
     try:

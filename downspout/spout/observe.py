@@ -312,7 +312,7 @@ class Stalls:
         at = "" if report.offset is None else f"@{report.offset}"
         place, seconds = f"{tp.topic}[{tp.partition}]{at}", report.lasted_ms / 1000
         if not report.stuck:
-            self._log.warning("%s: moves again, after %.0f s", place, seconds)
+            self._log.warning("%s: makes progress again, after %.0f s", place, seconds)
             return
         what, cure = why.of(part, report.offset or 0)
         self._log.warning("%s: makes no progress for %.0f s: %s. Try: %s", place, seconds, what, cure)
@@ -342,16 +342,16 @@ class StallReason:
     def of(self, part: Partition | None, offset: int) -> tuple[str, str]:
         """Return the reason and what may help."""
         if (away := self._away(part, offset)) is not None:
-            return str(away), f"{away.cure}; nothing else is to be done"
+            return str(away), f"{away.cure}; nothing else needs to be done"
         if part is None:
-            return "where to start is not known yet", f"look at the broker: {self._error or 'its log'}"
+            return "the start offset is not known yet", f"look at the broker: {self._error or 'its log'}"
         emitted_at, retry = part.ledger.emitted_at(offset), part.ledger.retry_state(offset)
         if emitted_at is not None:
             out, cure = self._out(part, offset, emitted_at)
             return (out, cure) if retry is None else self._retry(part.last_failures.get(offset), retry, out)
         if offset in part.exhausted:
             topic = self._setup.dead_letter_topic
-            return f"it failed for good, and its dead letter is not written to {topic}", "look at that topic's settings"
+            return f"it failed for good, but its dead letter is not written to {topic}", "look at that topic's settings"
         if retry is not None:
             return self._retry(part.last_failures.get(offset), retry)
         return self._unread(part)
@@ -387,19 +387,19 @@ class StallReason:
             cure = CURES[SILENT]
         elif failure is not None and failure.kind == "timeout":
             cure = (
-                "faster bolts, a longer topology.message.timeout.secs, or less that is out at once: "
-                "topology.max.spout.pending"
+                "faster bolts, a longer topology.message.timeout.secs, or fewer tuples in flight "
+                "(topology.max.spout.pending)"
             )
         return f"it failed {counted(retry.backoffs, 'time')}{error}; {when}", ours or cure
 
     def _unread(self, part: Partition) -> tuple[str, str]:
         settings = self._setup.settings
         if self._error:
-            return "the brokers do not do what they are asked to", f"look at them: {self._error}"
+            return "the brokers do not do what is asked of them", f"look at them: {self._error}"
         if self._session.state is SessionState.DRAINING:
-            return "a hand-over waits for what is out", "a shorter kafka.drain_ms_max"
+            return "a hand-over waits for tuples in flight", "a shorter kafka.drain_ms_max"
         if part.isolation.searches:
-            return "processes died here, so records are tried a few at a time", "look for why they died"
+            return "processes died here, so records are tried a few at a time", "find out why they died"
         if not part.ledger.may_poll(settings["uncommitted_max"], self._now):
             most = f"kafka.uncommitted_max = {settings['uncommitted_max']:,}"
             return f"{most} offsets are out beyond the commit", "faster bolts, or a larger kafka.uncommitted_max"
@@ -407,15 +407,15 @@ class StallReason:
         if self._now - self._called_at >= LOOK_MS:
             return self._not_asked(read)
         if part.cursor.has_waiting or (part.cursor.turns_in_vain < IN_VAIN and self._others_come(part)):
-            return f"{read}, and records of other partitions come first", FASTER
-        return "records wait in Kafka, and none arrive", "the partition needs a leader: look at the broker's log"
+            return f"{read}, but records of other partitions come first", FASTER
+        return "records wait in Kafka, but none arrive", "the partition needs a leader: check the broker's log"
 
     def _not_asked(self, read: str) -> tuple[str, str]:
         if (most := self._setup.pending_max) and self._session.count_in_flight() >= most:
             reason = f"{read}, and topology.max.spout.pending = {most:,} tuples are out"
             return reason, "faster bolts, or a larger topology.max.spout.pending"
         seconds = (self._now - self._called_at) / 1000
-        return f"{read}, and the bolts have been busy with what came before for {seconds:.0f} s", FASTER
+        return f"{read}, but the bolts have been busy with earlier records for {seconds:.0f} s", FASTER
 
     def _others_come(self, part: Partition) -> bool:
         """Return whether others had records since this one's last turn."""

@@ -85,7 +85,7 @@ class UncleanStarts:
         if not before.ended and isolation.starts:
             self._metrics.unclean += 1
             self._log.warning(
-                "%s: the process before did not end in order%s: it was killed, it crashed, or another one took over "
+                "%s: the previous process did not stop cleanly%s: it was killed, it crashed, or another one took over "
                 "from it%s",
                 coordinates(tp.topic, tp.partition, base),
                 f" ({isolation.starts} in a row)" if isolation.starts > 1 else "", _consequence(isolation),

@@ -119,7 +119,7 @@ def check_location(location: str, key: str = SETTING) -> None:
     if location == KAFKA or (colon and scheme in registry.stores):
         return
     raise ConfigError(
-        f"{key} = {shown(key, location)!r} is no offset store", cure=nearest_url(scheme, registry.stores, KAFKA)
+        f"{key} = {shown(key, location)!r} is not an offset store", cure=nearest_url(scheme, registry.stores, KAFKA)
     )
 
 
@@ -228,7 +228,7 @@ class Hooks:
             listener = made()
             listener.initialize(conf, context)
         except USER_ERRORS as error:
-            raise ConfigError(f"kafka.listener = {path!r} does not begin: {error!r}", cure="repair it") from error
+            raise ConfigError(f"kafka.listener = {path!r} cannot start: {error!r}", cure="repair it") from error
         return cls(listener, log)
 
     def __bool__(self) -> bool:

@@ -266,7 +266,9 @@ def partitions_named(entries: Iterable[str] | None) -> dict[str, frozenset[int]]
     found: dict[str, frozenset[int]] = {}
     while at < len(text):
         if (match := _SOME.match(text, at)) is None:
-            raise ConfigError(f"kafka.partitions: {text[at:]!r} names no partitions of a topic", cure="orders[0,2]")
+            raise ConfigError(
+                f"kafka.partitions: {text[at:]!r} does not name partitions of a topic", cure="orders[0,2]"
+            )
         topic, numbers = match[1].strip(), frozenset(int(number) for number in match[2].split(","))
         if topic in found:
             raise ConfigError(f"kafka.partitions names {topic} twice", cure="orders[0,2]: all its partitions at once")
@@ -335,7 +337,7 @@ def policy_function(path: str) -> Callable[[int], Any]:
         inspect.signature(function).bind(1)
     except TypeError:
         raise ConfigError(
-            f"kafka.retry_policy: {path} cannot be called with a number alone", cure="failures -> milliseconds"
+            f"kafka.retry_policy: {path} cannot be called with one number", cure="failures -> milliseconds"
         ) from None
     except ValueError:  # some functions that are written in C do not say what they take
         pass
@@ -357,12 +359,13 @@ class UserPolicy:
         try:
             made = self._function(max(1, failures))
             if isinstance(made, bool) or not isinstance(made, int | float) or not 0 <= made <= DELAY_MS_MAX:
-                raise ValueError(f"it returned {made!r}, which is no number of milliseconds up to {DELAY_MS_MAX:,}")
+                raise ValueError(f"it returned {made!r}, which is not a number of milliseconds up to {DELAY_MS_MAX:,}")
         except USER_ERRORS as error:
             if type(error) not in self._said:
                 self._said.add(type(error))
                 self._log.error(
-                    "kafka.retry_policy: %s(%d): %s; kafka.retry_delay_ms holds instead. Try: failures -> milliseconds",
+                    "kafka.retry_policy: %s(%d): %s; kafka.retry_delay_ms applies instead. Try: failures -> "
+                    "milliseconds",
                     self._path, failures, error,
                 )  # fmt: skip
             return self._backoff.delay(failures)

@@ -70,7 +70,7 @@ def no_topic(topic: str, bootstrap: str) -> BrokerError:
     """Return the error for a topic that a bounded run needs and that does not exist."""
     return BrokerError(
         f"topic {topic} does not exist on {bootstrap}",
-        cure=f"`downspout kafka create {topic}`, or look at the spelling",
+        cure=f"`downspout kafka create {topic}`, or check the spelling",
     )
 
 
@@ -110,7 +110,7 @@ class EndOffsets:
             if now - since >= GONE_MS:
                 count = sum(tp.topic == topic for tp in self._open)
                 raise BrokerError(
-                    f"topic {topic} was deleted; {count} of its partitions were not processed up to the end of the run",
+                    f"topic {topic} was deleted; {count} of its partitions were not processed to the end",
                     cure="create it again, or leave it out of kafka.topics; what was processed is committed",
                 )
 
@@ -196,7 +196,7 @@ class DataLoss:
         if lost and self._policy == "fail":  # before the ledger changes: the end of the run may still commit by it
             raise DataLossError(
                 f"{place}: {lost} offsets below {begin} were not processed and are gone from Kafka",
-                cure="kafka.on_data_loss=earliest goes on with what is left; retention may be too short",
+                cure="kafka.on_data_loss=earliest continues with the remaining records; retention may be too short",
             )
         ledger.skip_to(begin)
         if not lost:
@@ -204,7 +204,7 @@ class DataLoss:
         if self._policy == "latest":
             lost += ledger.skip_to(end)
         self._metrics.lost += lost
-        self._log.warning("%s: %d offsets are lost; goes on at %d", place, lost, ledger.next)
+        self._log.warning("%s: %d offsets are lost; continuing at %d", place, lost, ledger.next)
 
     def restart(self, tp: TopicPartition, reading: int, begin: int, end: int) -> int:
         """The log ends at ``end``, below where we read: return where to start again."""
@@ -216,7 +216,7 @@ class DataLoss:
             )
         self._metrics.lost += max(0, reading - end)
         start = begin if self._policy == "earliest" else end
-        self._log.warning("%s: the log ends at %d; goes on at %d", place, end, start)
+        self._log.warning("%s: the log ends at %d; continuing at %d", place, end, start)
         return start
 
     def named(self, tp: TopicPartition, offset: int, begin: int, end: int) -> int:
@@ -244,7 +244,7 @@ class DataLoss:
         place = coordinates(tp.topic, tp.partition)
         if self._policy == "fail":
             raise DataLossError(
-                f"{place}: the topic was deleted and created again; what was not processed of the old one is gone",
+                f"{place}: the topic was deleted and created again; unprocessed records of the old topic are lost",
                 cure="kafka.on_data_loss=earliest reads the new one from its beginning",
             )
         self._metrics.lost += unprocessed
@@ -287,7 +287,7 @@ def refuse_other_topologies(cluster: Cluster, setup: Setup, log: logging.Logger)
             )
     if foreign := [name for name in members if not topology_of(name)]:
         log.warning(
-            "group %s has live members that are no spouts of Downspout: %s. Each record goes to only one member. "
+            "group %s has live members that are not spouts of Downspout: %s. Each record goes to only one member. "
             "Try: another kafka.group for this topology", group, ", ".join(foreign[:SHOWN_MAX]),
         )  # fmt: skip
 
@@ -340,8 +340,8 @@ class StartNotes:
                 others.setdefault(name_of(author), []).append(coordinates(tp.topic, tp.partition, commit.offset))
         for name, places in others.items():
             self._log.warning(
-                "group %s: topology %s has committed %s. If it still runs, each of the two gets a part of the records. "
-                "Try: another kafka.group for this one",
+                "group %s: topology %s has committed %s. If it still runs, each of the two gets only part of the "
+                "records. Try: another kafka.group for this one",
                 self._group, name, _shown(places),
             )  # fmt: skip
         if bare:
@@ -356,15 +356,14 @@ class StartNotes:
         moved = "moved by Kafka's own tool, or made by another consumer"
         if self._strategy.startswith("UNCOMMITTED"):
             self._log.info(
-                "group %s: the commits for %s name no topology (%s): reading goes on there, and what was done beyond "
-                "is not known",
+                "group %s: the commits for %s do not name a topology (%s): reading continues there, and offsets done "
+                "beyond them are unknown",
                 self._group, _shown(bare), moved,
             )  # fmt: skip
             return
         self._log.warning(
-            "group %s: the commits for %s name no topology (%s): kafka.start = %s does not go by them. "
-            "Try: `%s --to-current --topology-id %s`, which keeps their place, or "
-            "kafka.start=UNCOMMITTED_%s",
+            "group %s: the commits for %s do not name a topology (%s): kafka.start = %s ignores them. Try: `%s "
+            "--to-current --topology-id %s`, which keeps their place, or kafka.start=UNCOMMITTED_%s",
             self._group, _shown(bare), moved, self._strategy, self._seek, self._topology_id, self._strategy,
         )  # fmt: skip
 
@@ -375,14 +374,14 @@ class StartNotes:
         for tp, (offset, found) in others.items():
             if young is not None and tp not in young:
                 continue
-            when = "at a time that this client has no right to see" if young is None else f"{lasting(young[tp])} ago"
+            when = "at a time that this client may not see" if young is None else f"{lasting(young[tp])} ago"
             raise ConfigError(
                 f"group {self._group}: topology {found.topology_id} (task {found.task}) committed "
                 f"{coordinates(tp.topic, tp.partition, offset)} {when} and has not ended since. With kafka.mode=assign "
                 f"it and this topology, {self._topology_id}, would overwrite each other's commits",
-                cure="another kafka.group; or end that topology in order. If it was killed: "
-                f"`{self._seek} --to-current --force --yes --topology-id {self._topology_id}`, or wait until the "
-                f"commit is {lasting(within_s)} old",
+                cure=f"another kafka.group; or stop that topology cleanly. If it was killed: `{self._seek} "
+                f"--to-current --force --yes --topology-id {self._topology_id}`, or wait until the commit is "
+                f"{lasting(within_s)} old",
             )
 
 
@@ -533,8 +532,8 @@ class Starts:
         left = sum(end - begin for begin, end in Ranges(metadata.done).missing(commit.offset, place))
         self._metrics.left_behind += left
         self._log.warning(
-            "%s: the commit lies %d offsets behind %d, where kafka.start = %s starts, and kafka.behind_max = %d; "
-            "goes on there, and leaves %d out",
+            "%s: the commit lies %d offsets behind %d, where kafka.start = %s starts, but kafka.behind_max = %d; "
+            "continuing there, and dropping %d",
             coordinates(tp.topic, tp.partition, commit.offset), place - commit.offset, place, self._strategy,
             self._behind_max, left,
         )  # fmt: skip

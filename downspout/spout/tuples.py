@@ -165,7 +165,7 @@ class Translator:
             inspect.signature(function).bind(None)
         except TypeError:
             raise ConfigError(
-                f"kafka.translator: {self.path} cannot be called with a record alone",
+                f"kafka.translator: {self.path} cannot be called with one record",
                 cure="record -> list of values, or None",
             ) from None
         except ValueError:  # some functions that are written in C do not say what they take
@@ -246,7 +246,7 @@ def check_names(fields: Sequence[str]) -> None:
     """Raise a ConfigError where a field of a translator is no name, or comes twice."""
     if not fields or len(set(fields)) < len(fields) or not all(field.isidentifier() for field in fields):
         raise ConfigError(
-            f"kafka.translator: {', '.join(fields) or 'nothing'!r} are no fields", cure="names, each once"
+            f"kafka.translator: {', '.join(fields) or 'nothing'!r} are not fields", cure="names, each once"
         )
 
 
@@ -262,7 +262,7 @@ def translator_of(settings: Mapping[str, Any], topic: str) -> Translator | None:
     by_topic = {made.topic: made for made in translators}
     found = by_topic.get(topic) or by_topic.get("")
     if found is None and translators:
-        raise ConfigError(f"kafka.translator has nothing for topic {topic}, and no default", cure="module.function")
+        raise ConfigError(f"kafka.translator has no entry for topic {topic}, and no default", cure="module.function")
     return found
 
 
@@ -349,18 +349,18 @@ class ChunkMode(RecordMode):
         """See :class:`EmitMode`."""
         if settings["guarantee"] != "AT_LEAST_ONCE":
             raise ConfigError(
-                f"kafka.emit = chunk goes by acks, which kafka.guarantee = {settings['guarantee']} does not look at",
+                f"kafka.emit = chunk depends on acks, which kafka.guarantee = {settings['guarantee']} ignores",
                 cure="kafka.guarantee=AT_LEAST_ONCE, or kafka.emit=record",
             )
         if settings["translator"]:
             raise ConfigError(
-                "kafka.translator makes the tuples of single records, and kafka.emit = chunk has none",
+                "kafka.translator makes tuples from single records, which kafka.emit = chunk does not emit",
                 cure="a bolt with process_chunk, or kafka.emit=record",
             )
         for name in ("key_format", "value_format"):
             if settings[name] not in COLUMN_FORMATS:
                 raise ConfigError(
-                    f"kafka.{name} = {settings[name]} has a type for each record, and a column has one",
+                    f"kafka.{name} = {settings[name]} has a type for each record, but a column has one type",
                     cure=f"kafka.{name}=utf8 and JsonParseBolt, or kafka.emit=record",
                 )
 
@@ -368,7 +368,7 @@ class ChunkMode(RecordMode):
         """See :class:`EmitMode`."""
         if not settings["retries_max"]:
             raise ConfigError(
-                f"{sink}: with chunks, a record that fails is found by a retry",
+                f"{sink}: with chunks, retries find the record that fails",
                 cure="kafka.retries_max of at least 1, or kafka.emit=record",
             )
 
@@ -460,5 +460,5 @@ def why_records(settings: Mapping[str, Any], run_records: object = None) -> str:
     except ConfigError as error:
         return error.message.replace("kafka.emit = chunk", "a chunk")
     if settings["retries_max"] == 0:
-        return "with kafka.retries_max = 0 nothing finds the record of a chunk that fails"
+        return "with kafka.retries_max = 0 the failing record of a chunk cannot be found"
     return "run.records counts tuples" if run_records else ""

@@ -35,10 +35,16 @@ def findings(graph: Graph, settings: Settings) -> Iterator[Finding]:
             yield Finding(True, name, error.message, error.cure or "`downspout settings sql`")
         if conf.get("topology.acker.executors") == 0:
             yield Finding(
-                False, name, "without ackers a crash loses what the sink holds", "topology.acker.executors = 1"
+                False,
+                name,
+                "without ackers, a crash loses the rows that the sink holds",
+                "topology.acker.executors = 1",
             )
         yield from without_origin(graph, component)
         if (other := tables.setdefault((url, table.lower()), name)) != name:
             yield Finding(
-                True, name, f"sql.table = {table} is that of {other} too, in the same database", "a table for each sink"
+                True,
+                name,
+                f"sql.table = {table} is also that of {other}, in the same database",
+                "a table for each sink",
             )

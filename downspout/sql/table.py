@@ -23,7 +23,7 @@ def check(conf: Mapping[str, Any]) -> None:
     if (url := conf.get(DATABASE)) is not None:
         check_url(str(url), DATABASE, PASSWORD)
     if conf.get(TABLE) is not None and not all(part.strip() for part in str(conf[TABLE]).split(".")):
-        raise ConfigError(f"{TABLE} = {conf[TABLE]!r} names no table", cure="flights, or schema.flights")
+        raise ConfigError(f"{TABLE} = {conf[TABLE]!r} does not name a table", cure="flights, or schema.flights")
     declared = SETTINGS[SCHEMA].parse(conf.get(SCHEMA), "spec")
     if not declared:
         return
@@ -95,7 +95,7 @@ def _check_exact(table: str, found: Sequence[TableColumn], columns: Columns, *, 
         if why := loses(kinds[column.name], column.kind):
             raise ConfigError(
                 f"table {table}: {column.name} is {kinds[column.name]}, which {why}, and {column.kind} by sql.schema: "
-                "such a value would be changed without a word",
+                "such a value would be changed silently",
                 cure="a column of the table, or a type in sql.schema, that holds each value exactly",
             )
 
@@ -139,14 +139,14 @@ def _sqlite_loses(there: str, kind: str) -> str:
     >>> _sqlite_loses("double", "int64"), _sqlite_loses("decimal(20,2)", "decimal(20,2)")
     ('has 15 digits', 'has 15 digits')
     >>> _sqlite_loses("integer", "string"), _sqlite_loses("json", "string"), _sqlite_loses("real", "float64")
-    ('makes numbers of texts that look like some', '', '')
+    ('turns texts that look like numbers into numbers', '', '')
     """
     if any(part in there for part in ("char", "clob", "text", "blob", "json")) or not there:
         return ""
     is_real = "int" not in there and any(part in there for part in ("real", "floa", "doub"))
     is_numeric = not any(part in there for part in ("date", "time"))
     if kind == "string":
-        return "makes numbers of texts that look like some" if is_numeric else ""
+        return "turns texts that look like numbers into numbers" if is_numeric else ""
     if kind.startswith("decimal") and int(kind[8:].partition(",")[0]) > 15:
         return "has 15 digits"
     return "has 15 digits" if is_real and _WHOLE.get(kind, 0) > 15 else ""

@@ -102,9 +102,7 @@ def changing(host: str, port: int, name: str, what: str) -> Iterator[Any]:
             status = next((each.status for each in client.getClusterInfo().topologies if each.name == name), "")
             if (cure := PASSING_STATUS.get(status)) is None:
                 raise
-            raise StormError(
-                f"{name} is {status}, and until that is over Storm does not {what} it", cure=cure
-            ) from None
+            raise StormError(f"{name} is {status}; until that ends, Storm does not {what} it", cure=cure) from None
 
 
 def kill(host: str, port: int, name: str, wait_s: int | None = None) -> None:

@@ -108,7 +108,7 @@ class DeltaTarget:
             raise SinkError(
                 f"{self.title} has {field.name} as {known.field(field.name).type}; it is {field.type} now, and a "
                 "Delta table's columns do not widen",
-                cure="another --to, for all rows anew",
+                cure="another --to, to write all rows again",
             )
 
     def _is_there(self) -> bool:

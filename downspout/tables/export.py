@@ -155,7 +155,7 @@ class Export:
                 continue
         raise SinkError(
             f"{self._target.title} was changed by others {OVERTAKEN_MAX} times while an export wrote to it",
-            cure="let one export at a time write to it, or try again when the others rest",
+            cure="let one export at a time write to it, or try again when the others have ended",
         )
 
     def _start(self, head: Position, held: TableState) -> Position:
@@ -166,21 +166,21 @@ class Export:
         if held.entries is None:
             if held.changes:
                 raise SinkError(
-                    f"{title} is there already, and it holds no rows of {self._directory} as it is now: it is "
-                    "another's, or the directory was rebuilt since",
-                    cure="another --to or --table; or delete the table, if all rows are to come again",
+                    f"{title} already exists, but holds no rows of {self._directory} as it is now: it belongs to "
+                    "another directory, or this one was rebuilt since",
+                    cure="another --to or --table; or delete the table, to write all rows again",
                 )
             return Position()  # a table that was made, and has no rows yet
         if held.entries > head.base:
             raise SinkError(
-                f"{title} has taken {held.entries:,} entries of the log of {self._directory}, which has {head.base:,}: "
-                "the directory is an older copy",
-                cure="restore the newer one; or another --to or --table, for all rows anew",
+                f"{title} has taken {held.entries:,} entries of the log of {self._directory}, which has only "
+                f"{head.base:,}: the directory is an older copy",
+                cure="restore the newer one; or another --to or --table, to write all rows again",
             )
         if held.changes and not self._accept_changes:
             raise SinkError(
                 f"{title} was changed by others since the last export: {', '.join(held.changes[:5])}",
-                cure="restore the table as it was, or go on beside these changes with --accept-changes",
+                cure="restore the table as it was, or continue despite these changes with --accept-changes",
             )
         return Position(head.log, head.rebuild, base=held.entries, entry=held.entries)
 

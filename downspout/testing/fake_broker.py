@@ -303,7 +303,7 @@ class FakeBroker:
     def damage(self, topic: str, partition: int, start: int, end: int, *, size: int | None = None) -> None:
         """Let a batch with these offsets be damaged; with ``size``, a record at ``start`` be that large, unpacked."""
         tp = TopicPartition(topic, partition)
-        why = "its check sum is not that of its bytes" if size is None else f"a record of {size:,} bytes"
+        why = "its checksum does not match its bytes" if size is None else f"a record of {size:,} bytes"
         self.log(tp).damaged.append(Unreadable(tp, start, end, why, size))
 
     def truncate(self, topic: str, partition: int, end: int) -> None:

@@ -72,7 +72,7 @@ class Events:
                 if counter in report:
                     self._grown(wall_s, kind, name, counter, report[counter], text)
         for name, counts in result.components.items():
-            self._grown(wall_s, "restart", name, "restarts", counts.restarts, "the component was made anew: it raised")
+            self._grown(wall_s, "restart", name, "restarts", counts.restarts, "the component raised and was made again")
         for spout, partitions in result.partitions.items():
             self._rebalanced(wall_s, spout, {place: str(each.get("owner") or "") for place, each in partitions.items()})
         for worker in result.workers:

@@ -25,10 +25,10 @@ if TYPE_CHECKING:
 POINT_S = 60.0  # A batch may take as long
 UNKNOWN = ("position", "done", "in_flight", "failed", "blocks", "owner")
 NOTES = {
-    "batches": "A batch is one transaction: what it took is from its first tuple to its entry in the sinks' logs.",
+    "batches": "A batch is one transaction: its time is from its first tuple to its entry in the sinks' logs.",
     "components": "Counts are of committed batches. Capacity is a share of the cores on which Spark runs tasks.",
     "curves": "Spark runs whole batches, so no single tuple has a latency.",
-    "dead-letters": "Spark's driver counts them, see above: `downspout dlq ls` has each with its error.",
+    "dead-letters": "counted by Spark's driver, see above: `downspout dlq ls` has each with its error.",
     "workers": "This is the driver's process. Executors are on the page of Spark's cluster.",
 }
 

@@ -265,7 +265,7 @@ def test_a_record_that_has_its_rows_and_fails_in_the_replay_is_not_judged(
     Path("away").touch()
     assert run(project, "rows", *only) == 0
     out = capsys.readouterr().out
-    assert "lines[0]@4: in the files, and not compared with the topology: run again, 1 record failed (@4" in out
+    assert "lines[0]@4: in the files, but not compared with the topology: when run again, 1 record failed (@4" in out
     assert "fails in flaky: ConnectionError: the service is away" in out
 
 
@@ -346,10 +346,10 @@ def test_a_topic_that_kafka_does_not_have_is_named(project: FakeKafka, capsys: p
     run_topology(load("uneven.py"), config={"kafka.bootstrap": project.bootstrap, "kafka.group": "u"})
     project.delete_topic("blank")
     assert run(project, "uneven", "--topology", "uneven.py", "--set", "kafka.group=u") == 0
-    assert "note: the topology reads blank, which Kafka does not have" in capsys.readouterr().out
+    assert "note: the topology reads blank, which does not exist in Kafka" in capsys.readouterr().out
     Path("uneven.py").write_text(UNEVEN.replace('"blank", "lines"', '"blank"'), encoding="utf-8")
     Path("nothing").mkdir()
-    with pytest.raises(SinkError, match="nothing to audit: it names no topic, and blank does not exist"):
+    with pytest.raises(SinkError, match="nothing to audit: its log does not name a topic, and blank does not exist"):
         run(project, "nothing", "--topology", "uneven.py", "--set", "words:parquet.directory=nothing")
 
 

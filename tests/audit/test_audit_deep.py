@@ -185,7 +185,7 @@ def test_the_topology_of_the_only_entry_is_compared_with_the_runs(tmp_path: Path
     note_run(tmp_path, Run("t"), Disk(), "w")
     assert not any("changed by hand" in note for note in audit(tmp_path).notes)
     edit(CommitLog(tmp_path).path(0), lambda document: document.update(topology="u"))
-    assert any("the log is of topology u" in note for note in audit(tmp_path).notes)
+    assert any("the log belongs to topology u" in note for note in audit(tmp_path).notes)
 
 
 EVERY_TYPE = {

@@ -98,7 +98,7 @@ def test_a_file_is_no_directory(tmp_path: Path) -> None:
 def test_rows_without_origins_are_not_called_exact(tmp_path: Path, kafka: Kafka) -> None:
     """A directory none of whose rows tells where it came from cannot be audited, and the error says why."""
     put(tmp_path, "", [0, 1], table=pa.table({"n": [0, 1]}), origins=False)
-    with pytest.raises(SinkError, match="none of its 2 rows tells"):
+    with pytest.raises(SinkError, match="none of its 2 rows has an origin"):
         audit(tmp_path, cluster=kafka)
 
 
@@ -107,7 +107,7 @@ def test_a_dead_letter_topic_that_is_not_there_is_noted(tmp_path: Path, kafka: K
     put(tmp_path, kafka.topic_id(TOPIC), range(10))
     report = audit(tmp_path, cluster=kafka, dead_letters="tpyo")
     assert report.exit_code == 0
-    assert "there is no topic tpyo, so no dead letters" in report.notes
+    assert "topic tpyo does not exist, so it has no dead letters" in report.notes
 
 
 # --- others at work ----------------------------------------------------------------------------------------
@@ -259,7 +259,7 @@ def test_a_damaged_batch_without_a_letter_is_missing(tmp_path: Path, kafka: Fake
     kafka.damage(TOPIC, 0, 3, 7)
     report = audit(tmp_path, cluster=kafka)
     assert kinds(report) == {"missing": [(3, 8)]}
-    assert any("Kafka cannot give these records whole" in note for note in report.notes)
+    assert any("Kafka cannot return these records in full" in note for note in report.notes)
 
 
 class Counting(list[tuple[int, int]]):

@@ -62,7 +62,7 @@ def test_a_record_that_kills_the_process_is_named(
     told = capsys.readouterr().out
     assert code == 10
     assert "1 missing (killing[0]@29)" in told
-    assert "killing[0]@29 ends the process that runs it (SIGKILL)" in told
+    assert "killing[0]@29 kills the process that runs it (SIGKILL)" in told
 
 
 LOUD = """class Loud(SplitBolt):

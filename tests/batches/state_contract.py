@@ -59,7 +59,7 @@ class StateContract:
         open_state(meaning="count by word")
         open_state(meaning="count by word")
         open_state()
-        with pytest.raises(ConfigError, match="counts holds count by word, and is now to hold sum:size by word"):
+        with pytest.raises(ConfigError, match="counts holds count by word, but is now to hold sum:size by word"):
             open_state(meaning="sum:size by word")
 
     def test_many_keys_are_read(self, open_state: Callable[..., StateStore]) -> None:

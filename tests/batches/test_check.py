@@ -51,8 +51,8 @@ def test_a_word_count_in_batches_has_nothing_wrong() -> None:
             "error: counts: batch.kind = transactional with",
         ),
         ({}, {}, {"topology__acker__executors": 0}, "error: coordinator: coordinator: topology.acker.executors = 0"),
-        ({}, {}, {"topology__workers": 2}, "error: coordinator: batch.store is a file of one machine"),
-        ({}, {}, {"topology__workers": 2}, "error: counts: state.store is a file of one machine"),
+        ({}, {}, {"topology__workers": 2}, "error: coordinator: batch.store is a file on one machine"),
+        ({}, {}, {"topology__workers": 2}, "error: counts: state.store is a file on one machine"),
         ({"store": "mongo://x"}, {}, {}, "error: coordinator: batch.store = 'mongo://x' is not a store for this"),
         ({}, {}, {"topology__message__timeout__secs": 1}, "warning: coordinator: batches of 10000 records may take"),
         ({}, {"key": ["wrd"]}, {}, "error: counts: stream 'default' of 'split' has no field 'wrd'. Try: word"),
@@ -104,7 +104,7 @@ def test_a_state_without_coordinator_or_behind_another_state_is_found() -> None:
     graph = from_class(Chained, "chained")
     lines = [str(each) for each in check.findings(graph, check.resolve(graph, environ={}))]
     assert [line for line in lines if line.startswith("error: deaf: no input has the stream $batch")]
-    assert [line for line in lines if line.startswith("error: totals: its tuples come from counts, which emits at")]
+    assert [line for line in lines if line.startswith("error: totals: its tuples come from counts, which emits when")]
     assert len(lines) == 2, lines
 
 
@@ -116,7 +116,7 @@ def test_two_coordinators_with_one_id_are_found() -> None:
 
     graph = from_class(Two, "two")
     lines = [str(each) for each in check.findings(graph, check.resolve(graph, environ={}))]
-    assert [line for line in lines if "batch.id = two is that of" in line]
+    assert [line for line in lines if "batch.id = two is also that of" in line]
 
 
 def test_a_transactional_kafka_bolt_is_refused() -> None:
@@ -131,7 +131,7 @@ def test_a_transactional_kafka_bolt_is_refused() -> None:
     assert [
         line
         for line in lines
-        if line.startswith("error: out: it is transactional, and coordinator is not a KafkaSpout")
+        if line.startswith("error: out: it is transactional, but coordinator is not a KafkaSpout")
     ]
     with FakeKafka("batches") as kafka, MemoryBatches("test"):
         kafka.create_topic("lines", 1)

@@ -57,7 +57,7 @@ def test_a_bolt_that_always_raises_stops_the_run(kafka: FakeKafka, memory: Memor
     topology = word_count(attempts_max=3)
     with pytest.raises(ComponentError, match=r"transaction 1: split raised in 3 attempts in a row") as error:
         run_topology(topology, config=CONFIG, faults=[Crash("split", number) for number in range(1, 60)])
-    assert "nothing past transaction 0 is committed" in str(error.value)
+    assert "nothing after transaction 0 is committed" in str(error.value)
     assert "counts" not in memory.states or not memory.states["counts"].forms
 
 
@@ -122,7 +122,9 @@ def test_a_transactional_batch_that_was_compacted_stops_the_run(kafka: FakeKafka
     with pytest.raises(ComponentError):
         run_topology(word_count("transactional", attempts_max=1), config=CONFIG, faults=[Crash("counts", 1)])
     kafka.remove_offsets("lines", 1, [1])
-    with pytest.raises(DataLossError, match=r"lines\[1\]@0: transaction 1 .* of its 3 records 2 are there: the others"):
+    with pytest.raises(
+        DataLossError, match=r"lines\[1\]@0: transaction 1 .* only 2 of its 3 records are left: the others"
+    ):
         run_topology(word_count("transactional", attempts_max=2), config=CONFIG)
     assert not memory.states["counts"].forms
 
@@ -163,7 +165,7 @@ def test_partitions_that_are_added_are_read(kafka: FakeKafka, memory: MemoryBatc
 
 
 def test_a_topology_without_ackers_is_refused(kafka: FakeKafka, memory: MemoryBatches) -> None:
-    with pytest.raises(ConfigError, match=r"acker.executors = 0: without ackers nothing tells when a batch"):
+    with pytest.raises(ConfigError, match=r"acker.executors = 0: without ackers, the end of a batch"):
         run_topology(word_count(), config={**CONFIG, "topology.acker.executors": 0})
 
 
@@ -182,13 +184,13 @@ def test_a_topic_that_does_not_exist(kafka: FakeKafka, memory: MemoryBatches) ->
 @pytest.mark.parametrize(
     ("settings", "what"),
     [
-        ({"emit": "chunk"}, "kafka.emit = 'chunk' does not go with KafkaBatches"),
+        ({"emit": "chunk"}, "kafka.emit = 'chunk' cannot be combined with KafkaBatches"),
         ({"translator": ["string"]}, "kafka.translator = "),
         ({"offset_store": "sqlite:///x.db"}, "kafka.offset_store = "),
         ({"guarantee": "AT_MOST_ONCE"}, "kafka.guarantee = 'AT_MOST_ONCE'"),
-        ({"behind_max": 100}, "kafka.behind_max = 100 does not go with KafkaBatches"),
-        ({"listener": "a.Listener"}, "kafka.listener = 'a.Listener' does not go with KafkaBatches"),
-        ({"on_corrupt_batch": "dead_letter"}, "kafka.on_corrupt_batch = 'dead_letter' does not go"),
+        ({"behind_max": 100}, "kafka.behind_max = 100 cannot be combined with KafkaBatches"),
+        ({"listener": "a.Listener"}, "kafka.listener = 'a.Listener' cannot be combined with KafkaBatches"),
+        ({"on_corrupt_batch": "dead_letter"}, "kafka.on_corrupt_batch = 'dead_letter' cannot be combined"),
         ({"max_actve": 3}, "unknown setting kafka.max_actve"),
     ],
 )
@@ -260,7 +262,7 @@ def test_a_store_that_is_locked_now_and_then_is_waited_for(
     result = run_topology(word_count(kind, 2, records_max=6), config=CONFIG)
     assert result.run.reason == "end"
     assert values_of(memory.states["counts"], kind) == counted(LINES * 2)
-    assert "batches.db is locked; goes on trying" in caplog.text
+    assert "batches.db is locked; retrying" in caplog.text
 
 
 @pytest.mark.parametrize("what", ["save_coordinator", "save_ranges"])
@@ -508,7 +510,7 @@ def test_a_transactional_batch_without_its_first_or_last_record_is_an_error(
     kafka.remove_offsets("lines", 1, gone)
     with pytest.raises(DataLossError, match=r"lines\[1\]@0: transaction 1 holds the offsets 0 to 1, but") as error:
         run_topology(word_count("transactional", attempts_max=2), config=CONFIG)
-    has = "none of them is there" if len(gone) == 2 else f"those that are there are {1 - gone[0]} to {1 - gone[0]}"
+    has = "none of them is left" if len(gone) == 2 else f"the remaining ones are {1 - gone[0]} to {1 - gone[0]}"
     assert has in str(error.value)
     assert not memory.states["counts"].forms
 

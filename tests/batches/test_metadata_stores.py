@@ -76,7 +76,7 @@ def test_a_claim_is_over_when_its_process_is_killed(tmp_path: Path) -> None:
         assert process.stdout is not None
         epoch = int(process.stdout.readline())
         with closing(open_batch_store(url, BatchStoreContext("wc", "second"))) as store:
-            with pytest.raises(BatchIdInUseError, match=r"in use by topology first \(first-1-1\), which runs"):
+            with pytest.raises(BatchIdInUseError, match=r"in use by topology first \(first-1-1\), which is running"):
                 store.claim("second-1-1")
             process.kill()
             process.wait()

@@ -255,7 +255,7 @@ def test_what_cannot_be_stored_fails_the_batch_by_name(
 def test_batches_of_another_topology_are_refused_at_the_start(url: str) -> None:
     """A state belongs to one series of batches; ``batch.id`` names it, and else the topology."""
     Stage(url)
-    with pytest.raises(BatchStoreError, match="belongs to the batches of t, and these are of other"):
+    with pytest.raises(BatchStoreError, match="belongs to the batches of t, but these are of other"):
         Stage(url, batch__id="other")
     Stage(url, state__name="mine", batch__id="other")
 
@@ -364,7 +364,7 @@ def test_a_state_whose_first_batches_were_empty_is_not_new(url: str) -> None:
 def test_another_key_or_update_is_refused(url: str, given: dict[str, Any], said: str) -> None:
     """The values of two settings would be mixed in one state."""
     Stage(url)
-    with pytest.raises(ConfigError, match=f"counts holds count by word, and is now to hold {said}"):
+    with pytest.raises(ConfigError, match=f"counts holds count by word, but is now to hold {said}"):
         Stage(url, **given)
 
 
@@ -373,7 +373,7 @@ def test_another_key_or_update_is_refused(url: str, given: dict[str, Any], said:
     ("given", "bad", "said"),
     [
         ({}, Word(Attempt(1, 0), {"a": 1}), "TypeError: unhashable type: 'dict', on {.*'word': {'a': 1}"),  # type: ignore[arg-type]
-        ({"state__update": "sum:size"}, Word(Attempt(1, 0), "b", "7"), "size = '7' is no number"),  # type: ignore[arg-type]
+        ({"state__update": "sum:size"}, Word(Attempt(1, 0), "b", "7"), "size = '7' is not a number"),  # type: ignore[arg-type]
         ({"state__update": "tests.batches.test_state_bolt.Letters"}, Word(Attempt(1, 0), 7), "'int' object is not"),  # type: ignore[arg-type]
     ],
 )

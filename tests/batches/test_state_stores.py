@@ -71,7 +71,7 @@ def test_a_full_disk_stores_nothing(tmp_path: Path) -> None:
 
 def test_a_missing_folder_is_named(tmp_path: Path) -> None:
     """A store in a folder that does not exist is an error with the command that makes it."""
-    with pytest.raises(BatchStoreError, match=rf"there is no folder {tmp_path}/nowhere.*mkdir -p"):
+    with pytest.raises(BatchStoreError, match=rf"the folder {tmp_path}/nowhere does not exist.*mkdir -p"):
         open_state_store(f"sqlite:///{tmp_path}/nowhere/state.db", MINE)
 
 

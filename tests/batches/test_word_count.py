@@ -170,7 +170,7 @@ def test_a_transactional_kafka_bolt_is_refused(tmp_path: Path) -> None:
 
     graph = from_class(Copies, "copies")
     found = [str(finding) for finding in findings(graph, resolve(graph, environ={}))]
-    assert any("it is transactional, and coordinator is not a KafkaSpout: it has no offsets" in each for each in found)
+    assert any("it is transactional, but coordinator is not a KafkaSpout and has no offsets" in each for each in found)
 
 
 @pytest.mark.parametrize("bad", [b'{"word": ["to"]}', b'{"word": {"a": 1}}'])

@@ -26,7 +26,7 @@ pytestmark = [pytest.mark.broker, pytest.mark.slow, pytest.mark.usefixtures("hur
 
 WAYS = ["sync", "async", "combined"]
 RECORDS = 10
-FAILED = re.compile(r"commit failed, goes on trying: (\w+)")
+FAILED = re.compile(r"commit failed, retrying: (\w+)")
 
 
 @pytest.fixture(scope="module")

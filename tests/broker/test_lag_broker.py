@@ -119,4 +119,4 @@ def test_a_topic_that_is_gone_is_one_row(
     assert [(row.topic, row.lag) for row in found.partitions] == [(topic, 3)]
     problems = {each.topic: each.problem for each in found.topics}
     assert "does not exist" in problems[gone]
-    assert "no name of a topic" in problems["no good name!"]
+    assert "not a valid topic name" in problems["no good name!"]

@@ -159,7 +159,7 @@ def test_what_other_tools_leave_names_no_topology_until_ours_puts_it_back(
     found = scene.cluster.group_offsets(group)
     notes.look({tp: found[tp]}, {scene.topic: standing.topic_id})
     (said,) = [record.getMessage() for record in caplog.records if record.name == "tests.notes"]
-    assert f"{scene.topic}[0]@4 name no topology" in said
+    assert f"{scene.topic}[0]@4 do not name a topology" in said
     only = {scene.topic: frozenset({0})}
     plan_seek(scene.cluster, group, Place(TargetKind.CURRENT), only, topology_id="shop-1").apply(scene.cluster)
     (standing, *_) = standings(scene.cluster, group, [scene.topic])

@@ -84,7 +84,7 @@ def take_turns(member: Member, seconds: float, said: Callable[[], object] = lamb
     return longest
 
 
-FAILED = re.compile(r":\d+: commit failed, goes on trying: \w+Error")
+FAILED = re.compile(r":\d+: commit failed, retrying: \w+Error")
 
 
 def lines_of(caplog: pytest.LogCaptureFixture) -> Callable[[], list[str]]:

@@ -235,9 +235,9 @@ def test_lag_shows_what_may_be_seen(scene: Scene, rights: Rights) -> None:
     rights.forbid(ResourceType.TOPIC, secret, ACLOperation.DESCRIBE)
     found = collect(cluster, scene.topic, Question([scene.topic, secret]))
     assert [(row.topic, row.lag) for row in found.partitions] == [(scene.topic, 10)]
-    assert [each.topic for each in found.topics if "no right" in each.problem] == [secret]
+    assert [each.topic for each in found.topics if "no permission" in each.problem] == [secret]
     rights.forbid(ResourceType.GROUP, scene.topic, ACLOperation.DESCRIBE)
-    assert "no right" in collect(cluster, scene.topic).problem
+    assert "no permission" in collect(cluster, scene.topic).problem
 
 
 # --- moving a group ---
@@ -303,6 +303,6 @@ def test_without_the_right_to_see_ages_a_spout_may_be_at_work(
     rights.forbid(ResourceType.TOPIC, "__consumer_offsets", ACLOperation.READ)
     code, said = command(scene, capsys, "seek", "--to-offset", "3", "--yes")
     assert code == BrokerError.exit_code
-    assert "committed at a time that this client has no right to see by topology shop-1, task 3" in said
+    assert "committed at a time that this client may not see by topology shop-1, task 3" in said
     assert command(scene, capsys, "seek", "--to-offset", "3", "--force", "--yes")[0] == 0
     assert set(commits(scene).values()) == {3}

@@ -60,7 +60,7 @@ def test_a_flipped_byte_in_the_log_ends_the_run_by_default(kafka_broker: Embedde
     for _ in range(2):
         member = scene.member()
 
-        with pytest.raises(BrokerError, match=r"\[0\]@5: .*5 to 9.*check sum.*kafka.on_corrupt_batch=dead_letter"):
+        with pytest.raises(BrokerError, match=r"\[0\]@5: .*5 to 9.*checksum.*kafka.on_corrupt_batch=dead_letter"):
             run_until(lambda: False, member)
         member.kill()
 

@@ -149,7 +149,7 @@ def test_a_second_run_fences_the_first(
     said = (tmp_path / "first" / "log").read_text()
     assert runs[0].returncode == 14, said
     # Both runs are the same member of the group. The first hears of the other from whatever it asks Kafka for first.
-    assert "end one of the two runs" in said or "run it once, with --workers N" in said, said
+    assert "stop one of the two runs" in said or "run it once, with --workers N" in said, said
     runs[1].send_signal(signal.SIGTERM)
     runs[1].wait(WAIT_S)
     last = start(kafka_broker, filled, tmp_path, "exact", "--until", "end")

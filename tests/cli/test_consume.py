@@ -87,10 +87,10 @@ def test_an_offset_that_is_not_there_is_said(bare_kafka: Kafka, consume: Consume
     fill(bare_kafka, 10, topic=TOPIC)
     bare_kafka.delete_records(TOPIC, 0, 4)
     said = consume("--from", "2", "--max", "1", error=True)
-    assert said == [f"note: {TOPIC}[0]: reading should begin at 2, and the log begins at 4", "1 record"]
+    assert said == [f"note: {TOPIC}[0]: reading was to start at 2, but the log begins at 4", "1 record"]
     assert places(consume("--from", "2", "--max", "1")) == ["[0]@4"]
     said = consume("--from", "11", error=True)
-    assert said == [f"note: {TOPIC}[0]: reading should begin at 11, and the log ends at 10", "0 records"]
+    assert said == [f"note: {TOPIC}[0]: reading was to start at 11, but the log ends at 10", "0 records"]
 
 
 def test_aborted_transactions_are_left_out(bare_kafka: Kafka, consume: Consume) -> None:
@@ -114,7 +114,7 @@ def test_an_open_transaction_is_said_and_can_be_looked_into(bare_kafka: Kafka, c
     assert places(consume()) == whole[:before]
     assert places(consume("--isolation", "read_uncommitted")) == whole
     said = consume(error=True)[0]
-    assert said.startswith(f"note: {TOPIC}[0]: a transaction is open; 2 offsets from {before} on are not given")
+    assert said.startswith(f"note: {TOPIC}[0]: a transaction is open; 2 offsets from {before} on are withheld")
     transaction.abort()
     assert places(consume()) == [*whole[:before], whole[-1]]
     assert places(consume("--isolation", "read_uncommitted")) == whole
@@ -163,7 +163,7 @@ def test_the_group_of_a_topology_is_refused(bare_kafka: Kafka, consume: Consume)
     consumer.commit({ZERO: OffsetAndMetadata(1, encode(1, topology_id="wc", task=1), -1)})
     consumer.close()
     (said,) = consume("--group", GROUP, code=ConfigError.exit_code, error=True)
-    assert f"group {GROUP} is a topology's: its commit of {TOPIC}[0]" in said
+    assert f"group {GROUP} belongs to a topology: its commit of {TOPIC}[0]" in said
     assert bare_kafka.committed(GROUP)[ZERO].offset == 1
 
 
@@ -272,8 +272,8 @@ def test_raw_values_are_bytes_but_not_on_a_terminal(
 @pytest.mark.parametrize(
     ("options", "why"),
     [
-        (["--from", "now"], "--from now is not a place in a topic. Try: beginning, end, an offset, or a time"),
-        (["--until", "-1"], "--until -1 is not a place"),
+        (["--from", "now"], "--from now is not a position in a topic. Try: beginning, end, an offset, or a time"),
+        (["--until", "-1"], "--until -1 is not a position"),
         (["--follow", "--until", "end"], "--follow and --until contradict each other"),
         (["--raw", "--json"], "--raw and --json"),
         (["--raw", "--format", "hex"], "--raw and --format"),
@@ -348,7 +348,7 @@ def test_a_log_that_is_cut_off_ends_where_it_ends_now(bare_kafka: FakeKafka) -> 
         bare_kafka.truncate(TOPIC, 0, 3)
         offsets = [record.offset for records in reader.batches() for record in records]
     assert offsets == [0, 1, 2]
-    assert notes == [f"{TOPIC}[0]: the log ends at 3 by now, no longer at 5"]
+    assert notes == [f"{TOPIC}[0]: the log now ends at 3, no longer at 5"]
 
 
 def test_records_that_are_deleted_before_they_are_read_are_said(bare_kafka: Kafka) -> None:

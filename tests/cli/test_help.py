@@ -56,7 +56,7 @@ def test_the_help_of_each_command_ends_with_its_exit_codes(parser: argparse.Argu
     """Each names the codes that all have, and 4 where it asks Kafka; one with actions says where they are."""
     said = " ".join(parser.format_help().split())
     if parser._subparsers and parser.prog != "downspout":
-        assert said.endswith(f"`{parser.prog} ACTION --help` has the exit codes.")
+        assert said.endswith(f"`{parser.prog} ACTION --help` lists the exit codes.")
         return
     codes = {int(code) for code in re.findall(r"[:;] (\d+) ", said.partition("Exit codes")[2])}
     assert {0, 1, 2, 3, 130, 141} <= codes

@@ -165,7 +165,7 @@ def test_a_group_of_which_nothing_is_known_yet_is_not_within(
     monkeypatch.setattr(kafka, "describe_group", lambda group: joining)
     assert look(kafka, "shop")[0] == 1
     assert look(kafka, "shop", "--until", "0", "--timeout", "4s")[0] == lag.BEHIND
-    assert "still unknown how far behind" in capsys.readouterr().err
+    assert "lag is still unknown" in capsys.readouterr().err
     after(kafka, 2, lambda: commit(kafka, 10), monkeypatch)
     assert look(kafka, "shop", "--until", "0", "--timeout", "60s")[0] == 0
 

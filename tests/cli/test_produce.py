@@ -87,7 +87,7 @@ def test_lines_of_json_name_all_parts(bare_kafka: Kafka, produce: Produce) -> No
         (b"c", ["--key-separator", "="], "this line does not contain '='"),
         (b"{", ["--json"], "it is not JSON: "),
         (b"[1]", ["--json"], r"it is not a JSON object, but \[1\]"),
-        (b'{"vlaue": 1}', ["--json"], "it has 'vlaue', and a record has only"),
+        (b'{"vlaue": 1}', ["--json"], "it has 'vlaue', but a record has only"),
         (b'{"key": "a"}', ["--json"], "it has no value; null writes a null"),
         (b'{"value": "a", "value_hex": "61"}', ["--json"], "it has value and value_hex"),
         (b'{"value_hex": "6"}', ["--json"], "value_hex is not hex: '6'"),
@@ -109,7 +109,7 @@ def test_a_line_that_is_no_record_ends_it(
     assert produce(b"\n".join([good, good, line, good]), *options) == RecordError.exit_code
     said = capsys.readouterr()
     assert said.out == f"2 records written to {TOPIC}\n"
-    assert re.search(rf"^downspout: in:3: {why}.*\. Try: .*nothing behind it was sent$", said.err, re.MULTILINE)
+    assert re.search(rf"^downspout: in:3: {why}.*\. Try: .*nothing after it was sent$", said.err, re.MULTILINE)
     assert len(written(bare_kafka)) == 2
 
 
@@ -182,7 +182,7 @@ def test_lines_without_an_answer_may_have_been_written(
         (["--set", "produce.mode=synchronous"], "no such setting"),
         (["--set", "linger_ms=many"], "produce.linger_ms = 'many'"),
         (["--partitioner", "wheel"], "is not a partitioner"),
-        (["--acks", "1", "--set", "idempotence=true"], "enable_idempotence does not go with acks=1"),
+        (["--acks", "1", "--set", "idempotence=true"], "enable_idempotence cannot be combined with acks=1"),
     ],
 )
 @pytest.mark.fake_only("options are looked at before any broker is")
@@ -218,7 +218,7 @@ def test_with_acks_0_nothing_is_said_to_be_written(
     """No broker answers, so the command does not say that it has the records."""
     bare_kafka.create_topic(TOPIC, 1)
     assert produce(b"a\nb\n", "--acks", "0") == 0
-    assert capsys.readouterr().out.startswith(f"2 records sent to {TOPIC}; with acks=0 no broker says")
+    assert capsys.readouterr().out.startswith(f"2 records sent to {TOPIC}; with acks=0, brokers do not confirm")
 
 
 def test_a_file_that_cannot_be_read_is_named(bare_kafka: Kafka, capsys: pytest.CaptureFixture[str]) -> None:

@@ -100,7 +100,7 @@ def test_settings_are_found_by_scope_and_by_name(capsys: pytest.CaptureFixture[s
     (line,) = capsys.readouterr().out.splitlines()
     assert line.startswith("kafka.emit ")
     assert main(["settings", "kafka.emitt"]) == 2
-    assert "there is no setting kafka.emitt, and no scope of that name. Try: kafka.emit" in capsys.readouterr().err
+    assert "kafka.emitt is neither a setting nor a scope. Try: kafka.emit" in capsys.readouterr().err
 
 
 def test_the_version_is_the_output_of_the_command(capsys: pytest.CaptureFixture[str]) -> None:

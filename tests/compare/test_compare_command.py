@@ -329,9 +329,9 @@ def test_what_cannot_be_compared_is_refused(tmp_path: Path, capsys: pytest.Captu
     )
     for arguments, said in (
         (["--engines", "local,flink"], "there is no engine 'flink'"),
-        (["--engines", "local"], "one engine has nothing to be compared with"),
-        (["--keep", str(tmp_path)], "the folder holds something already"),
-        ([], "only Kafka gives the same records again, and count reads something else"),
+        (["--engines", "local"], "a comparison needs at least two engines"),
+        (["--keep", str(tmp_path)], "the folder is not empty"),
+        ([], "only Kafka can return the same records again, but count reads something else"),
     ):
         assert main(["compare", str(tmp_path / "counting.py"), *arguments]) == 2
         assert said in capsys.readouterr().err

@@ -144,15 +144,15 @@ MUTANTS = {
     ),
     "acks before the flush": Mutant(acks_first, "stream", "is acked, and a power cut"),
     "files come into sight before their entry": Mutant(
-        writer(_append=reveals_first), "stream", "more than once|no entry|no commit log", ("same",)
+        writer(_append=reveals_first), "stream", "more than once|any entry|no commit log", ("same",)
     ),
     "rows are not compared again after a conflict": Mutant(
         writer(_append=keeps_its_rows), "conflict", "more than once", ("wakes",)
     ),
-    "entries are replaced": Mutant(replaces_entries, "conflict", LOST + "|more than once|no entry", ("wakes",)),
+    "entries are replaced": Mutant(replaces_entries, "conflict", LOST + "|more than once|any entry", ("wakes",)),
     "nothing is rolled forward": Mutant(writer(open=opens_without("repair")), "recovery", "missing|in the end"),
     "entries of others count as durable": Mutant(
-        writer(__init__=trusts_the_log), "stream", LOST + "|named by no entry", ("wakes",)
+        writer(__init__=trusts_the_log), "stream", LOST + "|not named by any entry", ("wakes",)
     ),
     "acks chunks before the flush": Mutant(acks_first, "chunks", "is acked, and a power cut"),
     "rows of chunks are not compared again after a conflict": Mutant(

@@ -323,7 +323,7 @@ def test_show_prints_one_letter_whole(kafka: Kafka, capsys: pytest.CaptureFixtur
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["show", LETTERS, "orders"], "is not the place"),
+        (["show", LETTERS, "orders"], "does not identify a record"),
         (["show", LETTERS, "orders[0]@99"], "has no dead letter of"),
         (["ls", "nowhere"], "there is no topic nowhere"),
         (["ls", LETTERS, "--exception", "("], "not a regular expression"),

@@ -68,7 +68,7 @@ def test_a_bolt_that_is_not_on_our_wire_is_named() -> None:
 
     (line,) = found(Shop)
     assert "orders: on Storm its stream 'default' goes as records, not in chunks, to columns too, because stock" in line
-    assert "stock (Stock) is not one of our bolts" in line
+    assert "stock (Stock) is not a Downspout bolt" in line
 
 
 def one_task_by_fields() -> Any:

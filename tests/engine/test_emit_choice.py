@@ -90,13 +90,13 @@ CASES = [
     pytest.param(
         {"types": TYPES, "guarantee": "NO_GUARANTEE"},
         {},
-        "a chunk goes by acks, which kafka.guarantee = NO_GUARANTEE does not look at",
+        "a chunk depends on acks, which kafka.guarantee = NO_GUARANTEE ignores",
         id="no acks",
     ),
     pytest.param(
         {"types": TYPES, "retries_max": 0},
         {},
-        "with kafka.retries_max = 0 nothing finds the record of a chunk that fails",
+        "with kafka.retries_max = 0 the failing record of a chunk cannot be found",
         id="no retries",
     ),
     pytest.param({"types": TYPES}, {"run.records": 5}, "run.records counts tuples", id="so many records"),

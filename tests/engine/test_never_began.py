@@ -36,6 +36,6 @@ def test_a_component_that_never_began_ends_without_an_error(cls: Any) -> None:
 def test_a_kafka_bolt_whose_settings_are_refused_can_be_closed() -> None:
     """The error is that of ``initialize``, and nothing is left open."""
     bolt = KafkaBolt(input_stream=io.BytesIO(), output_stream=io.BytesIO())
-    with pytest.raises(ConfigError, match="no topic is named to write to"):
+    with pytest.raises(ConfigError, match="no topic to write to is set"):
         bolt.initialize({}, {})
     bolt.close()

@@ -257,7 +257,7 @@ def test_a_port_in_use_is_told_before_anything_runs(
         assert main(["run", "ones.py", "--records", "1"]) == 2
     err = capsys.readouterr().err
     assert (
-        f"--metrics-port 127.0.0.1:{port}: cannot listen there: Address already in use. Try: end what has the port"
+        f"--metrics-port 127.0.0.1:{port}: cannot listen there: Address already in use. Try: stop what uses the port"
         in err
     )
     assert "stopped after" not in err

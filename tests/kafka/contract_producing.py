@@ -248,7 +248,7 @@ class ProducerContract(Staged):
     ], ids=str)  # fmt: skip
     def test_idempotence_that_cannot_be_is_an_error(self, given: dict[str, Any]) -> None:
         """Where it is wanted in so many words; otherwise it is turned off."""
-        with pytest.raises(ConfigError, match="enable_idempotence does not go with"):
+        with pytest.raises(ConfigError, match="enable_idempotence cannot be combined with"):
             self.producer(enable_idempotence=True, **given)
         topic = self.new()
         producer = self.producer(**given)

@@ -139,7 +139,7 @@ def test_a_batch_that_is_too_short_is_corrupt() -> None:
 # --- errors stay, and tell where ---
 
 
-@pytest.mark.parametrize(("columns", "told"), [(True, r"wire\[3\]@2: .*check sum"), (False, "offset 2 failed crc")])
+@pytest.mark.parametrize(("columns", "told"), [(True, r"wire\[3\]@2: .*checksum"), (False, "offset 2 failed crc")])
 def test_a_wrong_check_sum_is_told_until_somebody_seeks(columns: bool, told: str) -> None:
     """The records before it come first; then each poll says it again, with its place, and none waits for ever."""
     damaged = bytearray(batch(values(3), 2))
@@ -155,7 +155,7 @@ def test_a_wrong_check_sum_is_told_until_somebody_seeks(columns: bool, told: str
 
 
 def test_check_sums_can_be_left_out() -> None:
-    """Without ``check_crcs`` a batch is read whatever its check sum says."""
+    """Without ``check_crcs`` a batch is read whatever its checksum says."""
     damaged = bytearray(batch([Sent(value=b"abc")]))
     damaged[-2] ^= 1
     assert fetch(bytes(damaged), columns=True, check_crcs=False).records[0][6] == b"abb"

@@ -25,9 +25,9 @@ def test_a_row_of_errors_tells_how_long_it_has_lasted(caplog: pytest.LogCaptureF
         gate.record_error(errors.KafkaTimeoutError("slow"), now)
     gate.succeeded(70_500)
     assert said(caplog) == [
-        "here:9: commit failed, goes on trying: KafkaTimeoutError: slow",
-        "here:9: commit failed for 30.0 s, 4 times, goes on trying: KafkaTimeoutError: slow",
-        "here:9: commit failed for 60.0 s, 7 times, goes on trying: KafkaTimeoutError: slow",
+        "here:9: commit failed, retrying: KafkaTimeoutError: slow",
+        "here:9: commit failed for 30.0 s, 4 times, retrying: KafkaTimeoutError: slow",
+        "here:9: commit failed for 60.0 s, 7 times, retrying: KafkaTimeoutError: slow",
         "here:9: commit works again, after 69.5 s and 7 errors",
     ]
 

@@ -87,4 +87,4 @@ class FakeNodes:
         if self.down:
             raise OffsetStoreError("zookeeper://fake: no ZooKeeper answers", passes=True)
         if path in self.forbidden:
-            raise OffsetStoreError(f"zookeeper://fake: no right to {path}")
+            raise OffsetStoreError(f"zookeeper://fake: no permission to use {path}")

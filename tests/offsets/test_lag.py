@@ -67,8 +67,8 @@ def test_a_commit_says_what_lies_beyond_it() -> None:
     [
         ({"done": [(9, 12)]}, "has no answer yet"),
         ({"failures": [(8, 1)]}, "has no answer yet"),
-        ({"isolation": Isolation(2, 1, 9, 12)}, "up to offset 9 one record is out at a time"),
-        ({"isolation": Isolation(2, 1, 9, 12, alone=7)}, "is out alone"),
+        ({"isolation": Isolation(2, 1, 9, 12)}, "up to offset 9 one record is processed at a time"),
+        ({"isolation": Isolation(2, 1, 9, 12, alone=7)}, "is processed alone"),
     ],
 )
 def test_the_offset_that_blocks_has_its_reason(facts: dict[str, Any], why: str) -> None:
@@ -115,7 +115,7 @@ def test_a_partition_that_cannot_be_told_of_leaves_the_others_alone() -> None:
     states = {
         "orders": TopicState(ID, {0: LogState(0, 10, 10), 1: LogState(None, None, None, "has no leader")}),
         "gone": TopicState("", {}, "does not exist"),
-        "secret": TopicState("", {}, "no right to see it"),
+        "secret": TopicState("", {}, "no permission to see it"),
         "shrunk": TopicState("x", {0: LogState(0, 1, 1)}),
     }
     commits = {
@@ -130,7 +130,7 @@ def test_a_partition_that_cannot_be_told_of_leaves_the_others_alone() -> None:
     assert said[("orders", 1)] == (5, None, "has no leader")
     assert said[("gone", 3)] == (1, None, "does not exist")
     assert said[("shrunk", 4)] == (1, None, NO_PARTITION)
-    assert {topic.topic: topic.problem for topic in found.topics}[secret.topic] == "no right to see it"
+    assert {topic.topic: topic.problem for topic in found.topics}[secret.topic] == "no permission to see it"
     assert (found.total.lag, found.total.problems, found.total.without_commit) == (3, 4, 1)
 
 

@@ -101,7 +101,7 @@ def test_a_place_in_what_is_done_becomes_its_end(kafka: Kafka, command: Command)
     read(kafka, range(5), range(8, 11))
     where = ("seek", GROUP, "--topic", f"{TOPIC}:0", "--to-offset", "9")
     _, out, _ = command.run(*where)
-    assert "orders[0]@9 is done already, as is what follows: 11 is the first that is not" in out
+    assert "orders[0]@9 and the offsets after it are already done: 11 is the first that is not" in out
     command.facts(*where, "--done", "forget", "--yes")
     assert (stand(kafka)[0], done(kafka)) == (9, ())
 
@@ -144,8 +144,8 @@ def test_a_file_without_what_is_named_is_refused(kafka: Kafka, command: Command,
     path = tmp_path / "offsets.csv"
     path.write_text("orders,0,1\n", encoding="utf-8")
     words = ("seek", GROUP, "--from-file", str(path), "--yes", "--topic")
-    assert "no place is given for ordres" in command.refused(*words, "ordres")
-    assert "no place is given for orders[1]" in command.refused(*words, "orders:0,1")
+    assert "no position is given for ordres" in command.refused(*words, "ordres")
+    assert "no position is given for orders[1]" in command.refused(*words, "orders:0,1")
     assert kafka.committed(GROUP) == before
     command.facts(*words, "orders:0")
     assert stand(kafka) == {0: 1, 1: 20}
@@ -173,7 +173,7 @@ def test_a_shift_needs_a_commit(kafka: Kafka, command: Command) -> None:
     kafka.add_partitions(TOPIC, 3)
     assert "no commit for orders[2]" in command.refused("seek", GROUP, "--topic", TOPIC, "--shift-by", "-1", "--yes")
     facts = command.facts("seek", GROUP, "--shift-by", "-1", "--yes")
-    assert any("no commit for orders[2]: left alone" in note for note in facts["notes"])
+    assert any("no commit for orders[2]: left unchanged" in note for note in facts["notes"])
     assert stand(kafka) == {0: 4, 1: 19}
 
 
@@ -197,7 +197,7 @@ def test_an_export_is_taken_back(kafka: Kafka, command: Command, tmp_path: Path)
     for form, ranges in (("csv", ()), ("json", ((8, 11),))):
         code, out, err = command.run("export", GROUP, "--to", form)
         assert code == 0
-        assert ("JSON has" in err) == (form == "csv")
+        assert ("JSON can" in err) == (form == "csv")
         path.write_text(out, encoding="utf-8")
         if form == "json":
             command.facts("seek", GROUP, "--to-latest", "--done", "forget", "--yes")
@@ -273,10 +273,10 @@ def test_a_spout_that_reads_by_assignment_is_known_by_its_commits(kafka: Kafka, 
     spout.commit()
     spout.crash()
     said = command.refused("seek", GROUP, "--topic", f"{TOPIC}:0", "--to-offset", "3", "--yes")
-    assert "may read by assignment (kafka.mode=assign): orders[0]@5 was committed" in said
+    assert "a spout that reads by assignment (kafka.mode=assign) may commit for it: orders[0]@5 was committed" in said
     assert "by topology orders-1, task 3, not ended since" in said
     facts = command.facts("seek", GROUP, "--topic", f"{TOPIC}:0", "--to-offset", "3", "--force", "--yes")
-    assert any("commits over it" in note for note in facts["notes"])
+    assert any("and overwrites it" in note for note in facts["notes"])
     assert stand(kafka)[0] == 3
     command.facts("seek", GROUP, "--topic", f"{TOPIC}:0", "--to-offset", "4", "--yes")  # a moved commit is at rest
 
@@ -354,7 +354,7 @@ def test_a_commit_that_was_made_meanwhile_is_not_overwritten(kafka: FakeKafka) -
     plan = plan_seek(kafka, GROUP, Place(TargetKind.OFFSET, 3), {TOPIC: frozenset()})
     consumer = kafka.consumer(group=GROUP)
     consumer.commit({ZERO: OffsetAndMetadata(9, "", -1)})
-    with pytest.raises(BrokerError, match=r"commit for orders\[0\] has changed meanwhile.*nothing was moved"):
+    with pytest.raises(BrokerError, match=r"commit for orders\[0\] changed meanwhile.*nothing was moved"):
         plan.apply(kafka)
     assert stand(kafka) == {0: 9, 1: 20}
 
@@ -383,10 +383,10 @@ def test_commits_of_a_spout_that_reads_by_assignment_are_not_deleted(kafka: Kafk
     spout.commit()
     spout.crash()
     for words in ((), ("--topic", f"{TOPIC}:0")):
-        assert "may read by assignment" in command.refused("delete", GROUP, *words, "--yes")
+        assert "a spout that reads by assignment" in command.refused("delete", GROUP, *words, "--yes")
     assert stand(kafka)[0] == 5
     facts = command.facts("delete", GROUP, "--force", "--yes")
-    assert any("commits over it" in note for note in facts["notes"])
+    assert any("and overwrites it" in note for note in facts["notes"])
     assert stand(kafka) == {}
 
 

@@ -91,8 +91,8 @@ def test_a_group_that_was_moved_without_its_store_is_told_at_the_start(
         caplog.clear()
         with caplog.at_level(logging.WARNING, logger="tests.spout"):
             assert read(kafka, store).offsets[0] == 5
-        (said,) = [record.getMessage() for record in caplog.records if "goes on from" in record.getMessage()]
-        assert f"group {GROUP} has committed orders[0]@{to}, and {store} holds orders[0]@5" in said
+        (said,) = [record.getMessage() for record in caplog.records if "continuing from" in record.getMessage()]
+        assert f"group {GROUP} has committed orders[0]@{to}, but {store} holds orders[0]@5" in said
         assert f"downspout offsets seek {GROUP} --store {store} --topic {TOPIC}:0 --to-offset {to}" in said
 
 
@@ -103,7 +103,7 @@ def test_an_owner_that_was_not_noticed_stores_nothing_over_a_move(kafka: Kafka, 
     spout.ack(range(5))
     spout.commit()
     said = command.refused("seek", GROUP, "--store", store, "--to-offset", "2", "--yes")
-    assert "what commits for it may read by assignment" in said
+    assert "a spout that reads by assignment" in said
     code, _, _ = command.run("seek", GROUP, "--store", store, "--to-offset", "2", "--yes", "--force")
     assert code == 0
     spout.ack(range(5, 10))
@@ -136,10 +136,10 @@ def test_what_a_store_holds_is_deleted(kafka: Kafka, command: Command, store: st
 def test_what_is_no_store_is_refused(command: Command) -> None:
     """The option is named, and the nearest scheme."""
     said = command.refused("seek", GROUP, "--to-earliest", "--store", "sqlit:///x.db")
-    assert "--store = 'sqlit:///x.db' is no offset store" in said
+    assert "--store = 'sqlit:///x.db' is not an offset store" in said
     assert "Try: sqlite:///…" in command.refused("export", GROUP, "--to", "csv", "--store", "sqlite:offs.db")
     said = command.refused("export", GROUP, "--to", "csv", "--store", "sqlite://offs.db")
-    assert "--store = 'sqlite://offs.db' names no database. Try: sqlite:///" in said
+    assert "--store = 'sqlite://offs.db' does not name a database. Try: sqlite:///" in said
 
 
 @pytest.mark.parametrize("to", ["csv", "spark"])

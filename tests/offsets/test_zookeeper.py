@@ -80,12 +80,12 @@ def test_a_node_that_lacks_a_key_is_none(key: str) -> None:
     """The old spout would not go by it either; the topic may be in the path."""
     values = json.loads(OLD.to_json())
     del values[key]
-    with pytest.raises(ValueError, match=r"it names no topology|its offset is"):
+    with pytest.raises(ValueError, match=r"it does not name a topology|its offset is"):
         read_node(json.dumps(values).encode(), 0)
     del values["topic"]
     values |= {"topology": {"id": "x"}, "offset": 1}
     assert read_node(json.dumps(values).encode(), 0, "orders").tp == P0
-    with pytest.raises(ValueError, match="it names no topic"):
+    with pytest.raises(ValueError, match="it does not name a topic"):
         read_node(json.dumps(values).encode(), 0)
 
 
@@ -185,7 +185,7 @@ def test_no_rights_and_no_answer_are_errors_of_their_own() -> None:
     nodes = FakeNodes()
     put(nodes, "/s/partition_0", OLD.to_json())
     nodes.forbidden.add("/s/partition_0")
-    with pytest.raises(OffsetStoreError, match="no right to /s/partition_0"):
+    with pytest.raises(OffsetStoreError, match="no permission to use /s/partition_0"):
         read_state(nodes, "/s")
     nodes.down = True
     with pytest.raises(OffsetStoreError, match="no ZooKeeper answers"):
@@ -219,7 +219,7 @@ def test_a_group_that_cannot_be_a_node_is_refused() -> None:
 
 
 def test_batches_count_for_the_topic_and_partition_that_they_name() -> None:
-    """A ``partition_N`` of Kafka 0.8's spout may hold several topics; what contradicts its path counts as no node."""
+    """A ``partition_N`` of Kafka 0.8's spout may hold several topics; what contradicts its path is ignored."""
     nodes = FakeNodes()
     put(nodes, "/t/coordinator/currtx", b"3")
     for path, text in {
@@ -233,9 +233,9 @@ def test_batches_count_for_the_topic_and_partition_that_they_name() -> None:
     found = read_state(nodes, "/t")
     assert found.offsets == {TopicPartition("a", 0): 5, TopicPartition("b", 0): 9}
     notes = " ".join(found.notes)
-    assert "/t/user/c@1/2 counts as no node: it is of a[1]" in notes
-    assert "/t/user/d@1/2 counts as no node: it is of d[0]" in notes
-    assert "/t/user/e@0/2 counts as no node: it holds no first and last offset" in notes
+    assert "/t/user/c@1/2 is ignored: it is of a[1]" in notes
+    assert "/t/user/d@1/2 is ignored: it is of d[0]" in notes
+    assert "/t/user/e@0/2 is ignored: it holds no first and last offset" in notes
 
 
 # --- a topology that still runs ---
@@ -304,8 +304,8 @@ def test_what_is_no_node_is_left_alone_and_said(nodes: Nodes, command: Command) 
     put(nodes, "/root/old/partition_1", b"not ours")
     facts = command.facts(*IMPORT)
     assert [move["partition"] for move in facts["moves"]] == [0]
-    assert any("partition_1 counts as no node" in note for note in facts["notes"])
-    assert f"no node for {TOPIC}[1]: left alone, kafka.start decides" in facts["notes"]
+    assert any("partition_1 is ignored" in note for note in facts["notes"])
+    assert f"no node for {TOPIC}[1]: left unchanged, kafka.start decides" in facts["notes"]
 
 
 def test_the_old_start_rules_hold(nodes: Nodes, command: Command) -> None:

@@ -201,9 +201,9 @@ class ZooKeeperContract(StoreContract):
         put(nodes, f"{root}/s/users/partition_4", OLD.to_json())
         found = read_state(nodes, f"{root}/s")
         assert found.offsets == {P0: 918, TopicPartition("users", 3): 5}
-        assert [note.partition(" counts as no node: ")[::2] for note in found.notes] == [
+        assert [note.partition(" is ignored: ")[::2] for note in found.notes] == [
             (f"{root}/s/partition_1", "it is empty"),
-            (f"{root}/s/partition_2", "it is no JSON object: b'[7]'"),
+            (f"{root}/s/partition_2", "it is not a JSON object: b'[7]'"),
             (f"{root}/s/users/partition_4", "it is of orders[0]"),
         ]
 
@@ -223,4 +223,4 @@ class ZooKeeperContract(StoreContract):
         found = read_state(nodes, f"{root}/t")
         assert found.offsets == {P0: 20, P1: 8, TopicPartition("orders", 2): 4, TopicPartition("orders", 4): 8}
         assert found.notes[0].startswith('transaction 6 is the next to be committed, {"6":1} attempts')
-        assert found.notes[1].startswith(f"{root}/t/user/orders@3/5 counts as no node")
+        assert found.notes[1].startswith(f"{root}/t/user/orders@3/5 is ignored")

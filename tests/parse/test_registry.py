@@ -142,11 +142,11 @@ def test_imported_schemas_are_found(registry: SchemaRegistry) -> None:
     ("value", "said"),
     [
         (flights(1, [5])[0][:-1], "not of schema 1: it is truncated"),
-        (flights(1, [5])[0] + b"xx", "not of schema 1: 2 bytes stand behind its end"),
+        (flights(1, [5])[0] + b"xx", "not of schema 1: 2 bytes follow its end"),
         (b"\0\0\0", "does not begin with a zero byte"),
         (b'{"carrier": "UA"}', "does not begin with a zero byte"),
         (framed(9, b"x"), "schema id 9 is unknown to the registry http://127.0.0.1:"),
-        ("text", "it is text, and a registry's values are bytes"),
+        ("text", "it is text, but a registry's values are bytes"),
     ],
 )
 def test_bad_values_say_why(registry: SchemaRegistry, value: Any, said: str) -> None:
@@ -166,7 +166,7 @@ def test_a_schema_that_makes_no_sense_is_said_once_asked(registry: SchemaRegistr
     bad, strange = registry.register("bad", '{"type": "rec"}'), registry.register("xml", "<x/>", "XML")
     read = documents(registry).read
     for _ in range(2):
-        with pytest.raises(ValueError, match=f"schema {bad} cannot be used: it is no Avro schema"):
+        with pytest.raises(ValueError, match=f"schema {bad} cannot be used: it is not an Avro schema"):
             read(framed(bad, b""))
         with pytest.raises(ValueError, match="its kind is XML; AVRO, PROTOBUF and JSON are read"):
             read(framed(strange, b""))
@@ -241,7 +241,7 @@ def test_protobuf_messages_are_read(registry: SchemaRegistry) -> None:
 @pytest.mark.parametrize(
     ("content", "said"),
     [
-        (b"\x02\x02\x0a\x05UA", "it is truncated, or of another message"),
+        (b"\x02\x02\x0a\x05UA", "it is truncated, or belongs to another message"),
         (b"", "it is truncated"),
         (b"\x02\x0e", r"the schema has no message at \[7\]"),
     ],
@@ -270,7 +270,7 @@ def test_what_is_known_goes_on_while_the_registry_is_away(registry: SchemaRegist
     read = documents(registry).read
     read(flights(1, [1])[0])
     registry.away = True
-    with pytest.raises(UnavailableError, match=f"does not give schema id {number}: .* answers 503"):
+    with pytest.raises(UnavailableError, match=f"cannot provide schema id {number}: .* answers 503"):
         read(avro(number, {"carrier": "UA", "delay": 1}, later))
     assert read(flights(1, [2])[0])["delay"] == 2
     registry.away = False
@@ -305,11 +305,11 @@ def test_the_password_comes_by_reference(registry: SchemaRegistry, monkeypatch: 
     ("settings", "said"),
     [
         ({}, r"parse\.registry is not set"),
-        ({"registry": "registry:8081"}, "is no URL"),
+        ({"registry": "registry:8081"}, "is not a URL"),
         ({"registry": "http://me:hush@registry:8081"}, "holds a password"),
-        ({"registry": "http://r:1", "registry_password": "hush"}, "is no reference to a secret"),
+        ({"registry": "http://r:1", "registry_password": "hush"}, "is not a reference to a secret"),
         ({"registry": "http://r:1", "reader_schema": "nowhere.avsc"}, r"nowhere\.avsc cannot be read"),
-        ({"registry": "http://r:1", "reader_schema": '{"type": "rec"}'}, "is no Avro schema"),
+        ({"registry": "http://r:1", "reader_schema": '{"type": "rec"}'}, "is not an Avro schema"),
     ],
 )
 def test_bad_settings_are_refused(settings: dict[str, Any], said: str) -> None:

@@ -168,7 +168,7 @@ def test_an_unknown_library_or_one_that_is_not_there_is_named(monkeypatch: pytes
 
 
 @pytest.mark.parametrize(("attributes", "said"), [
-    ({}, "has no process_table, so nothing would come of what it is given"),
+    ({}, "has no process_table, so it would emit nothing"),
     ({"process_tables": lambda self, table: table}, "has no process_table"),
     ({"process_table": lambda table: table}, "cannot be called with one argument"),
 ], ids=["none", "another name", "no self"])  # fmt: skip

@@ -141,11 +141,11 @@ def test_a_topic_that_is_described_is_created(bare_kafka: Kafka) -> None:
     [
         (
             {"replication": 3},
-            "produce.replication is of a topic that the bolt creates, and produce.partitions is not set",
+            "produce.replication applies to a topic that the bolt creates, but produce.partitions is not set",
         ),
         (
             {"partitions": 3, "topic": None, "fields": {"topic": "kind"}},
-            "produce.partitions is of produce.topic, which is not",
+            "produce.partitions applies to produce.topic, which is not",
         ),
         ({"partitions": 0}, "produce.partitions = 0"),
     ],
@@ -432,8 +432,8 @@ def test_a_full_buffer_slows_down_and_times_nothing_out(fake: Any) -> None:
 
 
 @pytest.mark.parametrize(("settings", "match"), [
-    ({"topic": "t", "fields": {"head": "a"}}, "produce.fields: 'head=a' is no part=field"),
-    ({"topic": "t", "acks": 1, "idempotence": True}, "enable_idempotence does not go with acks=1"),
+    ({"topic": "t", "fields": {"head": "a"}}, "produce.fields: 'head=a' is not part=field"),
+    ({"topic": "t", "acks": 1, "idempotence": True}, "enable_idempotence cannot be combined with acks=1"),
     ({"topic": "t", "partitioner": "stcky"}, "produce.partitioner = 'stcky' is not a partitioner"),
     ({"topic": "t", "compression": "zip"}, "produce.compression = 'zip'"),
     ({"topc": "t"}, "produce.topc .*Try: produce.topic"),
@@ -457,7 +457,7 @@ def test_an_input_without_the_message_is_found_by_check() -> None:
 
 
 def test_no_topic_at_all_is_an_error_at_start(kafka: Kafka) -> None:
-    with pytest.raises(ConfigError, match=r"bolt: no topic is named to write to. Try: topic="):
+    with pytest.raises(ConfigError, match=r"bolt: no topic to write to is set. Try: topic="):
         write(kafka, [{"message": "1"}], topic=None)
 
     class Flow(Topology):
@@ -465,4 +465,4 @@ def test_no_topic_at_all_is_an_error_at_start(kafka: Kafka) -> None:
         out = KafkaBolt.spec(inputs=[spout], fields={"message": "value"})
 
     graph = from_class(Flow, "flow")
-    assert "error: out: no topic is named" in str(findings(graph, resolve(graph))[0])
+    assert "error: out: no topic to write to" in str(findings(graph, resolve(graph))[0])

@@ -93,7 +93,7 @@ def test_a_transaction_that_kafka_has_lost_is_named(
     other.begin()
     other.send_offsets({TopicPartition(IN, 1): OffsetAndMetadata(3, "", -1)}, GroupMembership(GROUP))
     assert world.live()[1]
-    assert "Kafka takes a transaction of copies.1.out.0 for ended, and has not told in[1]" in caplog.text
+    assert "Kafka considers a transaction of copies.1.out.0 ended, but it stays open on in[1]" in caplog.text
 
 
 @pytest.mark.sweep

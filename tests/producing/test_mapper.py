@@ -49,11 +49,11 @@ def test_all_parts_may_be_fields() -> None:
 
 
 @pytest.mark.parametrize(("given", "match"), [
-    ("message=value", "produce.fields: message=value, and the input has the fields origin, key"),
-    ("key=id", "produce.fields: key=id, and the input has"),
-    ("headers=none", "produce.fields: headers=none, and the input has"),
-    ("header=heads", "produce.fields: 'header=heads' is no part=field.*Try: one of message, key, headers"),
-    ("heads", "produce.fields: 'heads' is no part=field"),
+    ("message=value", "produce.fields: message=value, but the input has the fields origin, key"),
+    ("key=id", "produce.fields: key=id, but the input has"),
+    ("headers=none", "produce.fields: headers=none, but the input has"),
+    ("header=heads", "produce.fields: 'header=heads' is not part=field.*Try: one of message, key, headers"),
+    ("heads", "produce.fields: 'heads' is not part=field"),
 ])  # fmt: skip
 def test_a_field_or_part_that_does_not_exist_is_an_error_at_start(given: str, match: str) -> None:
     """The error names the setting, and the fields of the input or the parts of a record."""
@@ -62,13 +62,13 @@ def test_a_field_or_part_that_does_not_exist_is_an_error_at_start(given: str, ma
 
 
 @pytest.mark.parametrize(("kind", "value", "match"), [
-    ("utf8", 7, "the message cannot be written: its type is int, and the format utf8 takes texts"),
+    ("utf8", 7, "the message cannot be written: its type is int, but the format utf8 takes texts"),
     ("utf8", "\ud800", "the message cannot be written: .*surrogates"),
-    ("bytes", "text", "its type is str, and the format bytes takes bytes alone"),
-    ("json", {1, 2}, "it does not go into JSON"),
-    ("json", b"x", "it does not go into JSON"),
-    ("json", float("nan"), "it has nan, which is no number there"),
-    ("json", {"a": [None, (1, {"b": float("-inf")})]}, "it has -inf, which is no number there"),
+    ("bytes", "text", "its type is str, but the format bytes takes only bytes"),
+    ("json", {1, 2}, "it cannot be written as JSON"),
+    ("json", b"x", "it cannot be written as JSON"),
+    ("json", float("nan"), "it has nan, which JSON does not allow"),
+    ("json", {"a": [None, (1, {"b": float("-inf")})]}, "it has -inf, which JSON does not allow"),
 ])  # fmt: skip
 def test_what_does_not_serialise_says_why(kind: str, value: Any, match: str) -> None:
     """The part and the reason."""
@@ -147,4 +147,6 @@ def test_a_topic_field_that_the_input_lacks_is_warned_about(caplog: pytest.LogCa
     """All goes to the fixed topic."""
     make = field_mapper(["message"], NAMES | {"fields": ["topic=kind"], "topic": "all"}, LOG)
     assert make(("a",)) == Outgoing(None, b"a")
-    assert caplog.messages == ["produce.fields: topic=kind, and the input has the fields message: all goes to all"]
+    assert caplog.messages == [
+        "produce.fields: topic=kind, but the input has the fields message: all records go to all"
+    ]

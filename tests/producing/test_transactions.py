@@ -200,11 +200,11 @@ def test_tuples_that_cannot_tell_their_origin_are_found_beforehand(kafka: Kafka)
         batches = Batches.spec(inputs={lines: Grouping.fields("value")})
         out = KafkaBolt.spec(inputs=[batches], topic=OUT, transactional=True)
 
-    about = "do not say from which record they are"
+    about = "do not identify their record"
     assert [each for each in wrong(NoOrigin, kafka) if about in each and each.startswith("error: lines")]
     for topology in (ByParts, Lost, Mixed, Copies):
         assert not [each for each in wrong(topology, kafka) if each.startswith("error")], topology
-    assert any("bare does not hand on the field origin" in each for each in wrong(Lost, kafka))
+    assert any("bare does not pass on the field origin" in each for each in wrong(Lost, kafka))
     assert any("batches before it takes tuples in batches" in each for each in wrong(Mixed, kafka))
     assert any("batches before it groups by fields" in each for each in wrong(Mixed, kafka))
     assert not [each for each in wrong(Copies, kafka) if "origin" in each]
@@ -255,7 +255,9 @@ def test_what_cannot_be_exactly_once_is_found_beforehand(kafka: Kafka) -> None:
     assert any("cannot see it" in each for each in wrong(Late, kafka, **{"produce.transactional": True}))
     assert not [each for each in wrong(Copies, kafka) if each.startswith("error")]
     for more in ({"produce.mode": "fire_and_forget"}, {"produce.acks": "1"}, {"topology.acker.executors": 0}):
-        assert any("produce.transactional does not go with" in each for each in wrong(Copies, kafka, **more)), more
+        assert any("produce.transactional cannot be combined with" in each for each in wrong(Copies, kafka, **more)), (
+            more
+        )
     short = {"produce.transaction_timeout_ms": 5_000}
     assert any("a transaction may take 30050 ms" in each for each in wrong(Copies, kafka, **short))
 

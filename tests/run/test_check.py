@@ -102,12 +102,12 @@ def test_a_bolt_that_acks_before_it_emits_is_told(cls, warned):
     assert [line.partition(": ")[2].partition(":")[0] for line in said] == (["out", "more"] if warned else [])
     if warned:
         assert "rows may be missing after a crash or counted twice, since more acks before it emits" in said[0]
-        assert "a tuple that is tried again counts twice. Try: AggregateBolt or StateBolt" in said[1]
+        assert "a retried tuple counts twice. Try: AggregateBolt or StateBolt" in said[1]
 
 
 @pytest.mark.parametrize(("given", "said"), [
     ({"mapper": "foo.bar"}, "produce.mapper = 'foo.bar' cannot be imported: No module named 'foo'"),
-    ({"fields": ["value"]}, "produce.fields: 'value' is no part=field"),
+    ({"fields": ["value"]}, "produce.fields: 'value' is not part=field"),
     ({"callback": "foo.bar"}, "produce.callback = 'foo.bar' cannot be imported"),
     ({"partitioner": "foo.bar"}, "produce.partitioner = 'foo.bar' cannot be imported"),
     ({"topic": "bad name!"}, "produce.topic = 'bad name!' cannot be a topic's name. Try: letters, digits, dots"),
@@ -155,7 +155,7 @@ FINDINGS = {
     ),
     "a translator that takes no record": (
         {"spout": {"kafka.translator": ["os.getcwd"]}},
-        "error: in: kafka.translator: os.getcwd cannot be called with a record alone",
+        "error: in: kafka.translator: os.getcwd cannot be called with one record",
     ),
     "a translator that is not a function": (
         {"spout": {"kafka.translator": ["os.sep"]}}, "error: in: kafka.translator: os.sep is not a function",
@@ -363,6 +363,6 @@ def test_a_column_of_another_type_than_its_parser_declares_is_warned_of(parsed, 
 
     said = [line for line in found(from_class(Made, "Made")) if "rejected" in line]
     assert said == [
-        f"warning: sink: amount is {parsed} by parse.types of parse, and {kind} here: each row that has a value there "
-        f"is rejected. Try: amount:{parsed} in parquet.schema, or amount:{kind} in parse.types"
+        f"warning: sink: amount is {parsed} by parse.types of parse, and {kind} here: each row with a value in this "
+        f"column is rejected. Try: amount:{parsed} in parquet.schema, or amount:{kind} in parse.types"
     ] * warned  # fmt: skip

@@ -24,9 +24,9 @@ ROOT = Path(__file__).resolve().parents[2]
         ("7up", "cannot name a Python module. Try: shop"),
         ("class", "cannot name a Python module. Try: shop"),
         ("größe", "cannot name a Python module. Try: gr_e"),
-        ("json", "'json' is the name of a module that there is already. Try: json_rows"),
-        ("kafka", "'kafka' is the name of a module"),
-        ("topologies", "'topologies' is the name of a module"),
+        ("json", "'json' is the name of an existing module. Try: json_rows"),
+        ("kafka", "'kafka' is the name of an existing module"),
+        ("topologies", "'topologies' is the name of an existing module"),
     ],
 )
 def test_a_name_that_cannot_be_imported_is_refused(name: str, message: str, tmp_path: Path) -> None:

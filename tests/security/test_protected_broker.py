@@ -184,7 +184,7 @@ REFUSED: dict[str, tuple[dict[str, str | None], str, str]] = {
     "unknown user": ({"sasl_plain_username": "nobody"}, "refuses user 'nobody'", "sasl_plain_username"),
     "untrusted certificate": (
         {"ssl_cafile": None},
-        "certificate is not signed by an authority that we trust",
+        "certificate is not signed by a trusted authority",
         "kafka.client.ssl_cafile=",
     ),
     "plaintext client": (

@@ -153,7 +153,7 @@ def test_what_nimbus_is_sent_holds_the_reference_alone(monkeypatch: pytest.Monke
 def test_each_password_is_a_reference_that_is_looked_up(key: str) -> None:
     """A password itself is refused, whichever setting it is given to."""
     assert with_secrets({key: "env:P"}, {"P": SECRET}) == {key: SECRET}
-    with pytest.raises(ConfigError, match=f"{key} is no reference to a secret"):
+    with pytest.raises(ConfigError, match=f"{key} is not a reference to a secret"):
         with_secrets({key: SECRET}, {})
 
 

@@ -162,7 +162,7 @@ def test_a_compaction_that_was_stopped_is_taken_up_soon(
     for pause in (5, 10, 20):
         started[-1].returncode = -9
         (again,) = lives(bolt, pause + 1)
-        assert f"compaction ended with -9: it said nothing. It is taken up in {pause} s" in caplog.messages[-1]
+        assert f"compaction ended with -9: it said nothing. It restarts in {pause} s" in caplog.messages[-1]
     started[-1].returncode = 0
     (after,) = lives(bolt, 601)
     assert 590 <= after - again <= 601

@@ -451,7 +451,7 @@ def test_a_forgotten_file_that_is_put_back_is_told_as_what_it_is(tmp_path: Path)
     path.write_bytes(content)
     assert audit(directory).exit_code == 13
     for use in (lambda: compact(directory), lambda: opened(directory, "next")):
-        with pytest.raises(SinkError, match=r"was forgotten with --forget-missing \(entry \d+\), and is there again"):
+        with pytest.raises(SinkError, match=r"was forgotten with --forget-missing \(entry \d+\), but exists again"):
             use()
     path.unlink()
     compact(directory)

@@ -165,7 +165,7 @@ def test_required_columns_refuse_null() -> None:
         (["x:decimal(39,2)"], "precision"),
         (["x:decimal(5,6)"], "precision"),
         (["x:int8", "x:int8"], "twice"),
-        (["x:int8", "X:int8"], "one name to Spark"),
+        (["x:int8", "X:int8"], "the same name to Spark"),
         (["_offset:int64"], "written by the sink"),
         (["origin:string"], "written by the sink"),
     ],

@@ -245,7 +245,7 @@ def test_a_data_file_that_somebody_deletes_is_named_at_the_next_start(tmp_path: 
     victim = min(tmp_path.glob("month=*/*.parquet"))
     content = victim.read_bytes()
     victim.unlink()
-    with pytest.raises(SinkError, match="is gone, and the commit log names it") as caught:
+    with pytest.raises(SinkError, match="is gone, although the commit log names it") as caught:
         opened(tmp_path, "next")
     assert str(victim) in str(caught.value)
     assert caught.value.cure

@@ -81,8 +81,8 @@ def test_old_and_new_write_at_once(tmp_path: Path) -> None:
         (["n:int32", "words:string"], "word is dropped"),
         (["n:int16", "word:string"], "n narrows from int32 to int16"),
         (["n:string", "word:string"], "n changes from int32 to string"),
-        (["n:int32!", "word:string"], "n becomes required, and older rows may have nulls"),
-        ([*OLD, "m:int8!"], "m is new and required, and older rows have none"),
+        (["n:int32!", "word:string"], "n becomes required, but older rows may have nulls"),
+        ([*OLD, "m:int8!"], "m is new and required, but older rows lack it"),
     ],
 )
 def test_what_cannot_be_done_is_refused_by_name(tmp_path: Path, schema: list[str], said: str) -> None:

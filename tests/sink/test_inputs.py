@@ -86,7 +86,12 @@ UNCLEAR: dict[str, tuple[Sequence[Mapping[str, str]], dict[str, str], list[str],
     "an old name beside its heir": ([AB, {"a": "", "c": "b"}], {}, ["a", "b", "c"], "b and c would both be 'b'"),
     "only one of two says so": ([AB], {"c": "b"}, ["a", "b", "c"], "b and c would both be 'b'"),
     "another name for rows that are there": ([AB], {"b": "x"}, ["a", "b"], "calls b 'x', but its rows .* 'b'"),
-    "a name that nobody has": ([AB], {"c": "bb"}, ["a", "c"], "'bb', a name that no rows there have.*c= or c=b or c=c"),
+    "a name that nobody has": (
+        [AB],
+        {"c": "bb"},
+        ["a", "c"],
+        "'bb', but no rows there have that name.*c= or c=b or c=c",
+    ),
 }
 
 

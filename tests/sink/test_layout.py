@@ -63,7 +63,8 @@ def test_the_parent_of_several_sinks_is_not_taken_for_one_that_lost_its_log(
         (tmp_path / name).mkdir()
         flush(tmp_path / name, range(4), "w")
     said = (
-        f"{tmp_path} is no sink's directory, but holds such directories: a, b. Try: the directory of one sink, such as"
+        f"{tmp_path} is not a sink's directory, but holds such directories: a, b. Try: the directory of one sink, such "
+        "as"
     )
     for command in (["audit", str(tmp_path), "--files-only"], ["compact", str(tmp_path)]):
         assert main(command) == SinkError.exit_code

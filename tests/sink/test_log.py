@@ -76,7 +76,7 @@ def test_a_log_that_is_deleted_under_its_writer_is_noticed(tmp_path: Path) -> No
     reader.refresh()
     shutil.rmtree(directory)
     for log in (writer, reader):
-        with pytest.raises(SinkError, match=r"2\.json was there and is gone: .*sink was deleted") as caught:
+        with pytest.raises(SinkError, match=r"2\.json has disappeared: .*sink was deleted") as caught:
             log.refresh()
         assert "another kafka.group" in (caught.value.cure or "")
     assert not directory.exists()

@@ -39,7 +39,7 @@ def server() -> Iterator[str]:
 @pytest.mark.parametrize(("directory", "options", "said"), [
     ("s3://bucket/out", "endpoint=URL,access_key_id=env:ID,secret_access_key=env:KEY", "0 errors"),
     ("s3://no-such-bucket/out", "endpoint=URL,access_key_id=env:ID,secret_access_key=env:KEY", "there is no bucket"),
-    ("s3://bucket/out", "endpoint=URL,access_key_id=hush", "access_key_id is no reference to a secret"),
+    ("s3://bucket/out", "endpoint=URL,access_key_id=hush", "access_key_id is not a reference to a secret"),
     ("s3://bucket/out", "endpoint=URL,access_key_id=env:NOT_THERE", "NOT_THERE is not in the environment"),
     ("s3://bucket/out", "endpoit=URL", "'endpoit' is not valid"),
     ("s3://bucket/out", "endpoint", "option 1 is not name=value"),
@@ -121,7 +121,7 @@ def test_an_object_path_is_never_looked_up_on_this_machine(tmp_path: Path, monke
     monkeypatch.chdir(tmp_path)
     path = place("s3://bucket/out")
     for look in (path.exists, path.is_dir, path.mkdir, path.read_bytes, path.open, lambda: [*path.iterdir()]):
-        with pytest.raises(Exception, match="s3://bucket/out is on s3, and this works with local paths only"):
+        with pytest.raises(Exception, match="s3://bucket/out is on s3, but this works with local paths only"):
             look()
     assert list(tmp_path.iterdir()) == []
     assert path / "a" == place("s3:/bucket/out/a")

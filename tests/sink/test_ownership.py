@@ -69,7 +69,7 @@ def test_a_copy_is_seen_whatever_its_name_ends_in(directory: Path, name: str) ->
     assert report.problems == ["duplicate", "extra"]
     assert report.found.unknown == [name]
     assert f"1 file unknown to the log ({name})" in report.verdict
-    assert any(name in note and "move it elsewhere" in note for note in report.notes)
+    assert any(name in note and "move them elsewhere" in note for note in report.notes)
 
 
 @pytest.mark.parametrize("name", HIDDEN)
@@ -116,7 +116,7 @@ def test_what_is_no_parquet_breaks_readers_and_is_named(directory: Path, name: s
         report = audit(directory, deep=deep)
         assert (report.exit_code, report.problems) == (13, ["extra"])
         assert f"1 file not Parquet ({name})" in report.verdict
-        assert any("move it elsewhere" in note for note in report.notes)
+        assert any("move them elsewhere" in note for note in report.notes)
         assert report.found.file_count == 1
 
 
@@ -129,7 +129,7 @@ def test_a_list_of_sparks_hides_all_files_from_it(directory: Path, caplog: pytes
     assert "that hides the others from Spark (_spark_metadata)" in report.verdict
     put(directory, range(4, 6), "v")
     (said,) = caplog.messages
-    assert f"{directory / '_spark_metadata'} is of a Spark job" in said
+    assert f"{directory / '_spark_metadata'} belongs to a Spark job" in said
     assert "Try: " in said
     assert (directory / "_spark_metadata" / "0").exists()
 

@@ -149,7 +149,7 @@ def test_a_race_that_never_ends_is_given_up(tmp_path: Path) -> None:
         compact(tmp_path)
         delete_replaced(tmp_path)
 
-    with pytest.raises(SinkError, match=r"replaced and deleted 10 times.*Try: keep what compactions replace"):
+    with pytest.raises(SinkError, match=r"replaced and deleted 10 times.*Try: keep replaced files"):
         take_snapshot(tmp_path, disk=SteppedDisk(interfere))
     assert seen(tmp_path) == list(range(count + 1))
 
@@ -373,7 +373,7 @@ def test_what_cannot_be_read_is_named(tmp_path: Path) -> None:
     entry = CommitLog(directory).path(1)
     content = entry.read_bytes()
     entry.unlink()
-    with pytest.raises(SinkError, match=r"0001\.json is missing, though there were later entries"):
+    with pytest.raises(SinkError, match=r"0001\.json is missing, although later entries exist"):
         read_table(directory)
     entry.write_bytes(content.replace(b"parquet", b"parquer"))
     with pytest.raises(SinkError, match=r"0001\.json is damaged: the checksum"):
@@ -387,5 +387,5 @@ def test_a_file_that_was_deleted_by_hand(tmp_path: Path) -> None:
     (gone,) = tmp_path.glob("part-w1-*.parquet")
     os.unlink(gone)
     for read in (read_table, take_snapshot):
-        with pytest.raises(SinkError, match=rf"{gone.name} is gone, and the commit log names it"):
+        with pytest.raises(SinkError, match=rf"{gone.name} is gone, although the commit log names it"):
             read(tmp_path)

@@ -157,7 +157,7 @@ def test_a_file_that_is_not_there(tmp_path: Path) -> None:
     commits = driver(tmp_path)
     parts = staged(tmp_path, range(5))
     hidden(tmp_path)[0].unlink()
-    with pytest.raises(SinkError, match="was written by a task, and is not here"):
+    with pytest.raises(SinkError, match="was written by a task, but is not here"):
         commits.commit("q-0", parts)
     assert (visible(tmp_path), hidden(tmp_path), CommitLog(tmp_path).refresh()) == (Counter(), [], [])
     commits.commit("q-0", staged(tmp_path, range(5), task="again"))

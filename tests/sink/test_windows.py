@@ -199,7 +199,7 @@ def test_a_window_that_cannot_be_computed_is_refused_when_the_topology_is_built(
 
 def test_a_date_is_no_moment() -> None:
     """A column of days is refused: an hour of it would be midnight's."""
-    with pytest.raises(ConfigError, match="day:date is no moment"):
+    with pytest.raises(ConfigError, match="day:date is not a timestamp"):
         AggregateBolt.spec(directory="x", schema=["day:date"], keys=["window(day, 1 day)"], aggregates=["count"])
 
 

@@ -231,7 +231,7 @@ def test_files_that_the_log_does_not_name_are_refused(tmp_path: Path) -> None:
     flush(tmp_path, range(4), "first")
     flush(tmp_path, range(4, 8), "second")
     CommitLog(tmp_path).path(1).unlink()
-    with pytest.raises(SinkError, match=r"part-second-0.parquet is named by no entry") as caught:
+    with pytest.raises(SinkError, match=r"part-second-0.parquet is not named by any entry") as caught:
         flush(tmp_path, range(8), "third")
     assert caught.value.cure
     assert visible(tmp_path) == Counter(range(8))

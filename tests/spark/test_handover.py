@@ -77,7 +77,7 @@ def test_the_connector_cannot_skip(kafka: Kafka, command: Command) -> None:
     killed(kafka, range(5), range(8, 11), range(14, 15), range(16, 17), range(18, 19))
     said = command.refused("export", *EXPORT, "--for", "jvm")
     assert "orders[0]@5 has 8–10, 14, 16 and 1 more range done beyond it" in said
-    assert "Try: start the topology and end it in order" in said
+    assert "Try: start the topology and stop it cleanly" in said
 
 
 def test_a_partition_without_a_commit_is_read_from_its_beginning(kafka: Kafka, command: Command) -> None:
@@ -145,7 +145,7 @@ def test_a_commit_beyond_the_log_is_refused(kafka: Kafka, command: Command) -> N
     outsider.commit({ZERO: OffsetAndMetadata(25, "", -1)})
     outsider.close()
     said = command.refused("export", *EXPORT)
-    assert "orders[0]@25: group readers has processed what lies below, and the log ends at 20" in said
+    assert "orders[0]@25: group readers has processed the offsets below, but the log ends at 20" in said
 
 
 # --- import ---
@@ -219,7 +219,7 @@ def test_what_the_spout_has_done_beyond_stays_done(kafka: Kafka, command: Comman
     options = imported(tmp_path, '{"orders":{"0":9}}')
     code, out, _ = command.run("import", *options, "--yes")
     assert code == 0
-    assert "orders[0]: 5 → 11 (the query stands at 9; the spout has done what lies between)" in out
+    assert "orders[0]: 5 → 11 (the query is at 9; the spout has already processed the offsets between)" in out
     spout = Driver(kafka)
     spout.run()
     assert spout.offsets == [11, 12, 13, 16, 17, 18, 19]
@@ -340,4 +340,4 @@ def test_an_unfinished_batch_is_named(kafka: Kafka, command: Command, tmp_path: 
     folder = write_checkpoint(tmp_path / "c", *batches, finished=1)
     found = command.facts("import", GROUP, "--from-checkpoint", str(folder), "--yes")
     assert (found["checkpoint"]["batch"], found["checkpoint"]["unfinished"], found["moves"][0]["to"]) == (0, 1, 9)
-    assert found["notes"][0].startswith("batch 1, up to orders[0]@14, was begun and is not finished")
+    assert found["notes"][0].startswith("batch 1, up to orders[0]@14, was started but not finished")

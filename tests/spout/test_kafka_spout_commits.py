@@ -459,9 +459,9 @@ def test_the_stored_offset_never_falls(way: str, plan: list[tuple[str, int]]) ->
 @pytest.mark.parametrize(
     ("more", "said"),
     [
-        ({"guarantee": "AT_MOST_ONCE"}, "kafka.guarantee = AT_MOST_ONCE itself says how it commits"),
-        ({"guarantee": "NO_GUARANTEE"}, "kafka.guarantee = NO_GUARANTEE itself"),
-        ({"guarantee": "AUTO_COMMIT"}, "kafka.guarantee = AUTO_COMMIT itself"),
+        ({"guarantee": "AT_MOST_ONCE"}, "kafka.guarantee = AT_MOST_ONCE decides by itself how to commit"),
+        ({"guarantee": "NO_GUARANTEE"}, "kafka.guarantee = NO_GUARANTEE decides"),
+        ({"guarantee": "AUTO_COMMIT"}, "kafka.guarantee = AUTO_COMMIT decides"),
         ({"offset_store": "sqlite:///offsets.db"}, "a kafka.offset_store answers at once"),
     ],
 )
@@ -480,5 +480,5 @@ def test_a_transaction_commits_by_itself() -> None:
     """With a transactional KafkaBolt the spout makes no commits that could be waited for, or not."""
     parsed = parse_scope({"kafka.topics": [TOPIC], "kafka.commit": "async"}, "kafka")
     context = {"stream->outputfields": {TRANSACTIONS: []}, "stream->target->grouping": {TRANSACTIONS: {"bolt": {}}}}
-    with pytest.raises(ConfigError, match=r"the transaction commits the offsets, and kafka\.commit = async"):
+    with pytest.raises(ConfigError, match=r"the transaction commits the offsets, but kafka\.commit = async"):
         is_transactional(parsed, context, "spout")

@@ -303,7 +303,7 @@ def test_the_breaker_can_be_switched_off(kafka: Kafka) -> None:
 
 
 def test_without_a_dead_letter_topic_the_run_stops(kafka: Kafka) -> None:
-    """The error names the record, its attempts and its last failure; nothing is committed past it."""
+    """The error names the record, its attempts and its last failure; nothing after it is committed."""
     driver = Driver(kafka, retries_max=1, dead_letter_topic="")
     driver.run()
     driver.ack([n for n in range(10) if n != 4])
@@ -497,7 +497,7 @@ def test_a_truncated_log_stops_the_run_by_default(kafka: Kafka) -> None:
 
 
 def test_a_letter_that_can_never_be_written_ends_a_bounded_run(kafka: Kafka) -> None:
-    """A dead letter that the broker never takes ends a bounded run, named; nothing is committed past its record."""
+    """A dead letter that the broker never takes ends a bounded run, named; nothing after it is committeds record."""
     kafka.create_topic("letters", 1, {"max.message.bytes": "0"})
     driver = Driver(kafka, dead_letter_topic="letters", retries_max=0, run__until="end")
     driver.run()

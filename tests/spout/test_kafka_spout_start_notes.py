@@ -37,9 +37,9 @@ def test_a_commit_without_a_topology_is_said_not_to_be_obeyed(kafka: Kafka, capl
     commit(kafka, 7)
     with caplog.at_level(logging.WARNING, logger="tests.spout"):
         assert Driver(kafka, start="EARLIEST").run() == list(range(10))
-    (said,) = [record.getMessage() for record in caplog.records if "name no topology" in record.getMessage()]
-    assert "the commits for orders[0]@7 name no topology (moved by Kafka's own tool" in said
-    assert "kafka.start = EARLIEST does not go by them" in said
+    (said,) = [record.getMessage() for record in caplog.records if "do not name a topology" in record.getMessage()]
+    assert "the commits for orders[0]@7 do not name a topology (moved by Kafka's own tool" in said
+    assert "kafka.start = EARLIEST ignores them" in said
     assert "downspout offsets seek readers --to-current --topology-id orders-1" in said
 
 
@@ -48,7 +48,7 @@ def test_a_commit_without_a_topology_is_obeyed_by_the_default(kafka: Kafka, capl
     commit(kafka, 7)
     with caplog.at_level(logging.INFO, logger="tests.spout"):
         assert Driver(kafka).run() == [7, 8, 9]
-    (said,) = [record for record in caplog.records if "name no topology" in record.getMessage()]
+    (said,) = [record for record in caplog.records if "do not name a topology" in record.getMessage()]
     assert said.levelno == logging.INFO
 
 
@@ -129,8 +129,8 @@ def test_a_member_that_is_no_spout_is_warned_of(kafka: FakeKafka, caplog: pytest
     other.poll(0, 1)
     with caplog.at_level(logging.WARNING, logger="tests.spout"):
         Driver(kafka)
-    (said,) = [record.getMessage() for record in caplog.records if "no spouts of Downspout" in record.getMessage()]
-    assert said.startswith("group readers has live members that are no spouts of Downspout: ")
+    (said,) = [record.getMessage() for record in caplog.records if "not spouts of Downspout" in record.getMessage()]
+    assert said.startswith("group readers has live members that are not spouts of Downspout: ")
 
 
 # --- two topologies, one group, no coordinator ---
@@ -236,8 +236,8 @@ def test_a_bounded_run_ends_with_the_partitions_that_are_named(kafka: Kafka) -> 
     [
         ({"mode": "subscribe"}, "the consumer group gives out the partitions"),
         ({"topics": ["users"]}, "kafka.partitions names"),
-        ({"partitions": ["orders"]}, "'orders' names no partitions of a topic"),
-        ({"partitions": ["orders[]"]}, "names no partitions"),
+        ({"partitions": ["orders"]}, "'orders' does not name partitions of a topic"),
+        ({"partitions": ["orders[]"]}, "does not name partitions"),
         ({"partitions": ["orders[0]", "orders[1]"]}, "names orders twice"),
     ],
 )

@@ -76,7 +76,7 @@ def test_the_store_decides_where_reading_starts(kafka: Kafka, url: str, caplog: 
     put(url, 4)
     commit(kafka, 8)
     assert Driver(kafka, offset_store=url).run() == [4, 5, 6, 7, 8, 9]
-    assert f"group {GROUP} has committed {TOPIC}[0]@8, and " in caplog.text
+    assert f"group {GROUP} has committed {TOPIC}[0]@8, but " in caplog.text
 
 
 def test_what_is_done_beyond_the_offset_is_stored_too(kafka: Kafka, url: str) -> None:
@@ -98,7 +98,7 @@ def test_an_empty_store_and_a_group_that_is_not(
     caplog.set_level(logging.INFO, logger="tests.spout")
     driver = Driver(kafka, offset_store=url, offset_store_adopt=adopt)
     assert driver.run() == expected
-    said = "adopts what group" if adopt else "kafka.offset_store_adopt=true"
+    said = "adopting the commits of group" if adopt else "kafka.offset_store_adopt=true"
     assert said in caplog.text
     assert f"{TOPIC}[0]@6" in caplog.text
     assert "is new to" not in caplog.text, "the group has commits"
@@ -160,12 +160,12 @@ def test_without_acks_positions_are_stored(kafka: Kafka, url: str, guarantee: st
 @pytest.mark.parametrize(
     ("settings", "said"),
     [
-        ({"offset_store": "redis://cache"}, "is no offset store"),
+        ({"offset_store": "redis://cache"}, "is not an offset store"),
         ({"offset_store": "mysql://db"}, r"Try: one of .*postgresql://….*sqlite:///…, zookeeper://…"),
         ({"offset_store": "sqlit:///x.db"}, "Try: sqlite:///…$"),
         ({"offset_store": "sqlite:///x.db", "guarantee": "AUTO_COMMIT"}, "AUTO_COMMIT"),
         ({"offset_store": "postgresql://me:hush@db/x"}, "holds a password"),
-        ({"offset_store": "sqlite:///x.db", "offset_store_password": "hush"}, "is no reference"),
+        ({"offset_store": "sqlite:///x.db", "offset_store_password": "hush"}, "is not a reference"),
     ],
 )
 def test_what_cannot_be_is_refused(kafka: Kafka, settings: dict[str, Any], said: str) -> None:

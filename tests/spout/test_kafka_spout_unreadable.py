@@ -38,7 +38,7 @@ def test_a_record_that_is_too_large_is_given_up_with_its_beginning(kafka: FakeKa
         None,
     )
     assert letter.incomplete is not None
-    assert "cut behind 65,536 bytes" in letter.incomplete
+    assert "cut after 65,536 bytes" in letter.incomplete
     assert letter.record.value == b"4"
     assert (driver.committed(), driver.figure("dead_lettered"), driver.figure("unreadable")) == (10, 1, 1)
     assert driver.figure("acked") == 9
@@ -96,7 +96,7 @@ def test_by_default_a_damaged_batch_ends_the_run_with_its_place_and_the_cure(kaf
     """The error names the offsets and the setting, and says nothing of rights; what was before it is emitted."""
     kafka.damage(TOPIC, 0, 3, 7)
     driver = Driver(kafka)
-    with pytest.raises(BrokerError, match=rf"{TOPIC}\[0\]@3: .*check sum") as raised:
+    with pytest.raises(BrokerError, match=rf"{TOPIC}\[0\]@3: .*checksum") as raised:
         driver.run()
     assert raised.value.cure is not None
     assert "kafka.on_corrupt_batch=dead_letter" in raised.value.cure

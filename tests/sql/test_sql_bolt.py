@@ -234,7 +234,7 @@ def test_a_log_with_a_gap_is_refused(database: TestDatabase) -> None:
         (CREATE, {"sql__schema": ["word:string", "length:int8"]}, ConfigError, "no column length"),
         (CREATE, {"sql__schema": ["size:int16"]}, SinkError, "word takes no null"),
         (CREATE, {"fields": ["origin", "word", "size"]}, TopologyError, "has no field day"),
-        (CREATE, {"sql__password": "hush"}, ConfigError, "no reference to a secret"),
+        (CREATE, {"sql__password": "hush"}, ConfigError, "not a reference to a secret"),
     ],
 )
 def test_what_cannot_work_is_said_at_the_start(
@@ -265,9 +265,9 @@ def test_the_statement_that_is_shown_makes_the_table(database: TestDatabase) -> 
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        ({"database": "mysql://x/y", "table": "t"}, "names no database"),
+        ({"database": "mysql://x/y", "table": "t"}, "does not name a database"),
         ({"database": "postgresql://me:hush@x/y", "table": "t"}, "holds a password"),
-        ({"database": "sqlite:///x.db", "table": "a..b"}, "names no table"),
+        ({"database": "sqlite:///x.db", "table": "a..b"}, "does not name a table"),
         ({"database": "sqlite:///x.db", "table": "t", "schema": {"a": "list<int8>"}, "keys": ["b"]}, "no column b"),
         ({"database": "sqlite:///x.db", "tabel": "t"}, "sql.table"),
     ],

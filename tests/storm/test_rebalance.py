@@ -136,8 +136,8 @@ def test_no_nimbus_is_said(nimbus: Nimbus, monkeypatch: pytest.MonkeyPatch, caps
 @pytest.mark.parametrize(
     ("status", "said"),
     [
-        ("REBALANCING", "flights is REBALANCING, and until that is over Storm does not {} it. Try: again when"),
-        ("KILLED", "flights is KILLED, and until that is over Storm does not {} it. Try: submit it again when"),
+        ("REBALANCING", "flights is REBALANCING; until that ends, Storm does not {} it. Try: again when"),
+        ("KILLED", "flights is KILLED; until that ends, Storm does not {} it. Try: submit it again when"),
         ("ACTIVE", "Nimbus 127.0.0.1:6627: Internal error processing deactivate. Try: `downspout storm status`"),
     ],
 )

@@ -55,7 +55,7 @@ def test_a_partition_whose_records_go_one_by_one_is_named(bare_kafka: Kafka) -> 
         "  orders[0]         10  300  290            0            0       0  task 4",
         "  orders[1]         20   20    0            0            0       0  task 4",
         "  orders[2]          –    5    –            –            –       –  –",
-        "  orders[0]@10 blocks: processes died here: up to offset 11 one record is out at a time",
+        "  orders[0]@10 blocks: processes died here: up to offset 11 one record is processed at a time",
         "  orders[0] is read one record at a time up to offset 11, since processes died there: "
         "docs/how-to/bad-records.md",
     ]

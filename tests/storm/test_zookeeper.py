@@ -60,7 +60,7 @@ def test_without_the_right_nothing_is_read_or_written(open_nodes_: OpenNodes, ho
             lambda: nodes.transact([Operation("set", f"{root}/s/users/partition_0", b"")]),
             lambda: nodes.children(f"{root}/s/users"),
         ):
-            with pytest.raises(OffsetStoreError, match=f"no right to {root}/s/users") as caught:
+            with pytest.raises(OffsetStoreError, match=f"no permission to use {root}/s/users") as caught:
                 ask()
             assert not caught.value.passes
             assert "s3cret" not in str(caught.value)

@@ -153,7 +153,7 @@ def _cut(batch: WireBatch, head: bytes, size: int) -> CutRecord:
         raise CorruptRecordError("a record with impossible fields") from None
     offset = batch.base_offset + delta
     if not batch.base_offset <= offset <= batch.last_offset:
-        raise CorruptRecordError("a record whose offset is not of its batch")
+        raise CorruptRecordError("a record whose offset lies outside its batch")
     timestamp = batch.max_timestamp if batch.timestamp_type else batch.first_timestamp + delta_ms
     return CutRecord(offset, timestamp, key, value, size)
 
@@ -169,7 +169,9 @@ def _field(head: bytes, at: int) -> tuple[bytes | None, int]:
 PIECE_BYTES = 4 * 1024 * 1024  # About how much is decoded at once, uncompressed; a larger batch is decoded alone
 BEFORE_ALL = -(1 << 63)
 
-BROKEN_LOG = "the broker's log: a replica may have the batch whole; kafka.start_offsets can name where to go on"
+BROKEN_LOG = (
+    "check the broker's log: a replica may have the batch intact; kafka.start_offsets can name where to continue"
+)
 
 log = logging.getLogger("downspout.kafka")
 
@@ -264,7 +266,7 @@ class FetchReading:
         last, epoch = None, self._client.leader_epoch
         for batch in self._batches():
             if self._client.check_crcs and not batch.validate_crc():
-                raise CorruptRecordError("its check sum is not that of its bytes")
+                raise CorruptRecordError("its checksum does not match its bytes")
             self._is_sound = True
             last, epoch = batch, getattr(batch, "leader_epoch", epoch)
             if not isinstance(batch, WireBatch):
@@ -339,7 +341,7 @@ class FetchReading:
     def _too_large(self, cut: CutRecord) -> Piece:
         """Return what stands for a record that is too large. Raises UnreadableBatchError: it is not to be noted."""
         most = self._limits.record_bytes
-        why = f"a record of {cut.size:,} bytes, and kafka.record_bytes_max allows {most:,}"
+        why = f"a record of {cut.size:,} bytes, but kafka.record_bytes_max allows {most:,}"
         if not self._tolerance.notes_large:
             raise UnreadableRecordError(f"{self._place(cut.offset)}: {why}", cure="kafka.record_bytes_max")
         note = Unreadable(self._tp, cut.offset, cut.offset + 1, why, cut.size)
@@ -400,7 +402,7 @@ class FetchReading:
     def _records(self, batch: Any) -> Iterator[ColumnRecord]:
         for record in batch:
             if self._client.check_crcs and not record.validate_crc():
-                raise CorruptRecordError(f"the check sum of record {record.offset} is not that of its bytes")
+                raise CorruptRecordError(f"the checksum of record {record.offset} does not match its bytes")
             self._count(1, record.size_in_bytes)
             kind = -1 if record.timestamp_type is None else record.timestamp_type
             yield ColumnRecord(

@@ -174,7 +174,7 @@ def check_url(url: str, setting: str, password_setting: str) -> None:
         parts = urlsplit(url)
         hidden = parts.password is not None or "password=" in parts.query.lower() or is_secret(setting, url)
     except ValueError as error:
-        raise ConfigError(f"{setting} is no URL of a database: {error}", cure="sqlite:///flights.db") from None
+        raise ConfigError(f"{setting} is not a database URL: {error}", cure="sqlite:///flights.db") from None
     if hidden:
         raise ConfigError(
             f"{setting} holds a password, which would be seen wherever settings are shown",
@@ -183,6 +183,6 @@ def check_url(url: str, setting: str, password_setting: str) -> None:
     if not url.startswith(f"{parts.scheme}:/") or parts.scheme not in SCHEMES or not parts.path.strip("/"):
         given = HIDDEN if "@" in url and "://" not in url else url  # anything could be before that sign
         raise ConfigError(
-            f"{setting} = {given!r} names no database",
+            f"{setting} = {given!r} does not name a database",
             cure="sqlite:///flights.db (sqlite:////data/flights.db: an absolute path), or postgresql://user@host/name",
         )

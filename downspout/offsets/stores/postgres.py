@@ -174,7 +174,7 @@ class PostgresDatabase:
         # 08: connection; 57P: the server is shut down or crashes; 53300: too many connections; 25006: a standby
         if lost or state.startswith(("08", "57P")) or state in ("53300", "25006"):
             self.close()
-            return LostError(self.location, SILENT, said, "see that the server runs and can be reached")
+            return LostError(self.location, SILENT, said, "check that the server runs and can be reached")
         if state == "55P03":
             self._end_frozen()
             holders = ""
@@ -190,7 +190,7 @@ class PostgresDatabase:
         if state.startswith(REFUSED) or isinstance(error, driver.DataError | ValueError | OverflowError):
             return ValueRefusedError(what)
         if state == "42501":
-            return DatabaseError(what, "grant this user the right; or let the owner make the tables once")
+            return DatabaseError(what, "grant this user the permission; or let the owner create the tables once")
         return DatabaseError(what)
 
     def waits_for(self) -> State | None:
@@ -228,6 +228,6 @@ class PostgresDatabase:
         with suppress(self._driver().Error), self._beside() as connection:
             for pid, idle_s, _ in connection.execute(FROZEN.encode(), (NAME, IDLE_S)).fetchall():
                 log.warning(
-                    "%s: session %d sent no more of its rows for %s, and others wait for what it holds: ended",
+                    "%s: session %d stopped sending rows for %s while others waited for its locks: ended it",
                     self.location, pid, lasting(float(idle_s)),
                 )  # fmt: skip

@@ -119,8 +119,8 @@ class SqlStore:
                 values = (self._group, *tp, stored.offset, stored.metadata, stored.epoch)
                 if not self._database.run(self._store, values):
                     raise StaleOwnerError(
-                        f"{self.location}: {coordinates(*tp)} of group {self._group} was claimed by another process "
-                        f"since (epoch {stored.epoch} is over); nothing was stored",
+                        f"{self.location}: {coordinates(*tp)} of group {self._group} was claimed by another "
+                        f"process (epoch {stored.epoch} has ended); nothing was stored",
                         cure="one topology for each group",
                     )
 

@@ -59,7 +59,7 @@ class SqliteDatabase:
             self.close()
             raise DatabaseError(
                 f"{self.location}: {self.path} was removed, or replaced by another file, while it was open",
-                "start again; stop what writes to a database before its file is changed",
+                "start again; stop all writers of a database before you replace its file",
             )
         self.run("BEGIN IMMEDIATE")
 
@@ -119,7 +119,7 @@ class SqliteDatabase:
         path = self.path
         refuse_network(path, self.location)
         if not path.parent.is_dir():
-            raise DatabaseError(f"{self.location}: there is no folder {path.parent}", f"mkdir -p {path.parent}")
+            raise DatabaseError(f"{self.location}: the folder {path.parent} does not exist", f"mkdir -p {path.parent}")
         is_new = not path.exists() or not path.stat().st_size
         # No file names begin with ":memory:" or "file:" here: the path is absolute.
         connection = sqlite3.connect(path, timeout=self._wait_s, isolation_level=None, check_same_thread=False)
@@ -149,7 +149,7 @@ class SqliteDatabase:
         ):
             return ValueRefusedError(what)
         if code & 0xFF == sqlite3.SQLITE_NOTADB:
-            return DatabaseError(what, f"another {self._setting}: {self.path} is something else")
+            return DatabaseError(what, f"another {self._setting}: {self.path} is not a SQLite database")
         if code & 0xFF in (sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_PERM):
             return DatabaseError(f"{what} ({self.path})", "a file and a folder that this user may write")
         if code & 0xFF == sqlite3.SQLITE_FULL:
@@ -175,7 +175,9 @@ def path_of(url: str, setting: str) -> Path:
     '/data/flights.db'
     """
     if not url.startswith(PREFIX) or "?" in url:
-        raise ConfigError(f"{setting} = {url!r} names no file", cure="sqlite:///flights.db, or sqlite:////data/x.db")
+        raise ConfigError(
+            f"{setting} = {url!r} does not name a file", cure="sqlite:///flights.db, or sqlite:////data/x.db"
+        )
     path = Path(local_path(url.removeprefix(PREFIX), f"{setting} = {url!r}"))
     return path if path.is_absolute() else folders.project() / path
 

@@ -96,8 +96,8 @@ class ZooKeeperStore:
                 before, upper, lower = self._read(tp, path)
                 if before.epoch > stored.epoch:
                     raise StaleOwnerError(
-                        f"{self.location}: {coordinates(*tp)} of group {self._context.group} was claimed by another "
-                        f"process since (epoch {stored.epoch} is over); nothing was stored",
+                        f"{self.location}: {coordinates(*tp)} of group {self._context.group} was since claimed by "
+                        f"another process (epoch {stored.epoch} has ended); nothing was stored",
                         cure="one topology for each group",
                     )
                 self._refuse_other_writer(tp, path, upper)
@@ -202,7 +202,7 @@ class ZooKeeperStore:
         except ValueError as error:
             if path not in self._said:
                 self._said.add(path)
-                LOG.warning("%s: %s counts as no node: %s", self.location, path, error)
+                LOG.warning("%s: %s is ignored: %s", self.location, path, error)
             return None
 
     def _content(self, tp: TopicPartition, stored: StoredOffset, path: str, upper: Node | None) -> bytes:
@@ -223,7 +223,7 @@ class ZooKeeperStore:
 
     def _busy(self, tp: TopicPartition) -> OffsetStoreError:
         return OffsetStoreError(
-            f"{self.location}: {coordinates(*tp)} of group {self._context.group} was changed by others each time",
+            f"{self.location}: {coordinates(*tp)} of group {self._context.group} was changed by others at each attempt",
             cure="one topology for each group",
             passes=True,
         )
@@ -244,5 +244,7 @@ def _epoch_of(where: str, node: Node | None) -> tuple[int, str]:
         if type(epoch) is not int or epoch < 0 or not isinstance(metadata, str):
             raise ValueError(values)
     except (ValueError, KeyError, TypeError, RecursionError):
-        raise OffsetStoreError(f"{where} is not of our form: {node.data[:60]!r}", cure="delete that node") from None
+        raise OffsetStoreError(
+            f"{where} is not in Downspout's form: {node.data[:60]!r}", cure="delete that node"
+        ) from None
     return epoch, metadata

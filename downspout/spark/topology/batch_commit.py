@@ -330,7 +330,7 @@ class BatchCommitter:
             return spout.backoff.delay(state.tries)
         if place is None or place in self.exhausted:
             raise ComponentError(
-                f"{component} failed {attempts} times, on no tuple that came from a record of this batch: "
+                f"{component} failed {attempts} times, but never on a tuple from a record of this batch: "
                 f"{failure.error or failure.kind}",
                 cure="correct the bolt: there is no record that could be dead-lettered in its place",
             )
@@ -408,7 +408,7 @@ def write_dead_letters(
             first = own[0]
             raise RecordError(
                 f"{where_is(first.place)} failed for good, last by {first.failure.kind}: {first.failure.error}",
-                cure="correct the bolt; or let such records leave before, as rejects that a DeadLetterBolt reads"
+                cure="correct the bolt; or emit such records earlier, as rejects for a DeadLetterBolt"
                 if feeds_states
                 else "correct the bolt or the record; or set kafka.dead_letter_topic, to go on without it",
             )
@@ -444,7 +444,7 @@ def _read(cluster: Any, place: RecordPlace, client: Mapping[str, Any], settings:
     finally:
         consumer.close()
     raise RecordError(
-        f"{where_is(place)} failed for good, and Kafka no longer has it for its dead letter",
+        f"{where_is(place)} failed for good, but Kafka no longer has it for its dead letter",
         cure="extend the retention; or correct the bolt, so that the batch succeeds",
     )
 

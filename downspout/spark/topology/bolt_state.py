@@ -193,7 +193,7 @@ class Stored:
             return text_of(key)
         except TypeError as error:
             self.error = self.error or ComponentError(
-                f"{self.name}: its key {error}, and stateful_keys takes text, bytes, numbers, None and tuples of these",
+                f"{self.name}: its key {error}, but stateful_keys takes text, bytes, numbers, None and tuples of these",
                 cure="another key, such as str(key)",
             )
             raise self.error from None
@@ -355,10 +355,10 @@ def keep_by_key(name: str, instance: Any, attribute: str, entries: Entries, *, i
     """
     own = vars(instance).get(attribute)
     if not isinstance(own, dict) or isinstance(own, OrderedDict):
-        what = "is not there" if own is None else f"is {type(own).__name__}"
+        what = "does not exist" if own is None else f"is {type(own).__name__}"
         raise ComponentError(
-            f"{name}: stateful_keys names {attribute!r}, and that {what} after initialize",
-            cure=f"self.{attribute} = {{}} in initialize; a Counter or a defaultdict do too",
+            f"{name}: stateful_keys names {attribute!r}, but that {what} after initialize",
+            cure=f"self.{attribute} = {{}} in initialize; a Counter or a defaultdict works too",
         )
     empty = copy.copy(own)
     empty.clear()
@@ -385,11 +385,11 @@ def write_keys(instance: Any, attribute: str, stored: Stored) -> None:
         raise stored.error
     if not isinstance(mapping, dict):
         raise ComponentError(
-            f"{stored.name} is {type(mapping).__name__}, and stateful_keys names a dict", cure=f"a dict in {attribute}"
+            f"{stored.name} is {type(mapping).__name__}, but stateful_keys names a dict", cure=f"a dict in {attribute}"
         )
     if twins := [name for name, value in vars(instance).items() if value is mapping and name != attribute]:
         raise ComponentError(
-            f"{stored.name} is {twins[0]} too, which would be kept whole", cure="the dict in one attribute alone"
+            f"{stored.name} is {twins[0]} too, so it would be kept whole", cure="the dict in one attribute alone"
         )
     if getattr(mapping, "_stored", None) is not stored:
         stored.is_cleared = True

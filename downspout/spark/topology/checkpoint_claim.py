@@ -127,7 +127,7 @@ def _warn_of_others(directory: Path) -> None:
     else:
         return
     log.warning(
-        "%s may write to the checkpoint %s, and so could run programs as you. Try: %s on it and its contents",
+        "%s may write to the checkpoint %s, and could thus run programs as you. Try: %s on it and its contents",
         who, directory, cure,
     )  # fmt: skip
 
@@ -153,7 +153,7 @@ def _stages(plan: StagePlan) -> list[dict[str, int]]:
 
 
 def _compare(directory: Path, known: Any, wanted: dict[str, Any]) -> None:
-    new = "another --checkpoint, which begins where kafka.start says; rows that the sinks have are not written twice"
+    new = "another --checkpoint, which starts where kafka.start says; rows that the sinks have are not written twice"
     if known["topology"] != wanted["topology"]:
         raise ConfigError(
             f"{directory} is the checkpoint of topology {known['topology']}, not {wanted['topology']}", cure=new

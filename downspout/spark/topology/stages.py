@@ -169,7 +169,7 @@ def _refusals(component: Component, conf: Mapping[str, Any]) -> Iterator[str]:
         if str(conf.get("kafka.guarantee")).upper() == "AT_MOST_ONCE":
             yield f"{name} demands AT_MOST_ONCE, and Spark repeats a batch that did not finish"
         if conf.get("kafka.listener"):
-            yield f"{name} has a kafka.listener, which is called for single tuples"
+            yield f"{name} has a kafka.listener, which needs single tuples"
         if (how := str(conf.get("kafka.commit") or "sync")) != "sync":
             yield f"{name} has kafka.commit = {how}, and the offsets of a query are in Spark's checkpoint"
         if (conf.get("kafka.offset_store") or KAFKA) != KAFKA:
@@ -253,7 +253,7 @@ def _refusals_of_batches(graph: Graph, coordinators: Mapping[str, Component]) ->
         name = component.name
         is_ours = name in coordinators or _is_emitter(component)
         if is_ours and not vars(component.cls).get("replaced_by_micro_batches"):
-            yield f"{name} ({component.cls.__name__}) makes batches of its own, and on Spark they are Spark's"
+            yield f"{name} ({component.cls.__name__}) makes its own batches, but on Spark the batches are Spark's"
         if is_state(component):
             yield from _refusals_of_state(component)
         for given in component.inputs:

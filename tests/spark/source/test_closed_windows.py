@@ -75,7 +75,7 @@ def test_closed_is_refused_where_it_means_nothing(spark: Any, tmp_path: Path) ->
     flush(task(tmp_path / "hours", clock), clock, (0, 0, "a", START))
     flush(task(tmp_path / "sums", clock, keys=["key"]), clock, (0, 0, "a", START))
     assert read_sink(spark, tmp_path / "hours", closed=True).count() == 0
-    with pytest.raises(ConfigError, match="maxFilesPerTrigger has no meaning"):
+    with pytest.raises(ConfigError, match="maxFilesPerTrigger has no effect"):
         stream_sink(spark, tmp_path / "hours", closed=True, maxFilesPerTrigger=1)
     for reader in (read_sink, stream_sink):
         with pytest.raises(ConfigError, match="has no windows"):

@@ -48,7 +48,7 @@ def test_names_are_known_in_any_case() -> None:
     ("options", "said"),
     [
         ({"startingofset": "latest"}, "startingofset is not an option of the source. Try: startingOffsets"),
-        ({"subscribePattern": "x.*"}, "of subscribe, subscribePattern and assign give exactly one, not"),
+        ({"subscribePattern": "x.*"}, "exactly one of subscribe, subscribePattern and assign is needed, not"),
         ({"endingOffsets": "latest"}, "endingOffsets is for batch queries"),
         ({"startingOffsets": "{"}, "startingOffsets is neither a known word nor JSON"),
         ({"startingOffsets": "erliest"}, "startingOffsets is neither a known word"),
@@ -65,7 +65,7 @@ def test_names_are_known_in_any_case() -> None:
         ({"maxOffsetsPerTrigger": "many"}, "maxOffsetsPerTrigger = many"),
         ({"maxTriggerDelay": "soon"}, "maxTriggerDelay = soon is not a duration"),
         ({"includeHeaders": "yes"}, "includeHeaders = yes is neither true nor false"),
-        ({"subscribe": " , "}, "subscribe names no topic"),
+        ({"subscribe": " , "}, "subscribe does not name a topic"),
         ({"kafka.bootstrap.servers": "http//x:y"}, "is not an address"),
         ({"kafka.bootstrap.servers": ""}, "kafka.bootstrap.servers is missing"),
         ({"kafka.auto.offset.reset": "latest"}, "kafka.auto.offset.reset cannot be set. Try: startingOffsets"),

@@ -320,7 +320,7 @@ def shorten(fake: FakeKafka) -> None:
 @pytest.mark.parametrize(
     ("damage", "said", "after"),
     [
-        (drop, r"t\[0\]@10 was read up to this offset, and the partition is gone", []),
+        (drop, r"t\[0\]@10 was read up to this offset, but the partition is gone", []),
         (recreate, r"t\[0\]@10: the topic was deleted and created again", ["t[0]@0..30"]),
         (shorten, r"t\[0\]@10: the topic was deleted and created again", ["t[0]@0..4"]),
     ],
@@ -343,7 +343,7 @@ def test_a_lost_log(kafka: FakeKafka, damage: object, said: str, after: list[str
 def test_a_shorter_log_is_noticed_after_a_restart(kafka: FakeKafka) -> None:
     """A log that ends below the checkpoint is lost data, even for a driver that has never seen the topic before."""
     shorten(kafka)
-    with pytest.raises(DataLossError, match=r"t\[0\]@10 was read up to this offset, and the log ends at 4"):
+    with pytest.raises(DataLossError, match=r"t\[0\]@10 was read up to this offset, but the log ends at 4"):
         stream(kafka).latest(at(10, 0), limited=False)
     lax = stream(kafka, failOnDataLoss="false")
     end = lax.latest(at(10, 0), limited=False)

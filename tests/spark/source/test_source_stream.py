@@ -197,7 +197,7 @@ def test_a_topic_that_was_created_again(bench: Bench) -> None:
     bench.send(range(10))
     bench.run(startingOffsets="earliest")
     bench.cluster.delete_topic(bench.topic)
-    with pytest.raises(StreamingQueryException, match=r"@10 was read up to this offset, and the partition is gone"):
+    with pytest.raises(StreamingQueryException, match=r"@10 was read up to this offset, but the partition is gone"):
         bench.run(startingOffsets="earliest")
     bench.create(1)
     bench.send(range(10, 30))

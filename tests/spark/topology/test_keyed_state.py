@@ -178,16 +178,18 @@ def test_what_cannot_be_kept_ends_the_run() -> None:
         kept.next_batch()
     kept = Kept({})
     kept.bolt.alias = kept.bolt.counts
-    with pytest.raises(ComponentError, match=r"bolt\.counts is alias too, which would be kept whole"):
+    with pytest.raises(ComponentError, match=r"bolt\.counts is alias too, so it would be kept whole"):
         kept.next_batch()
     kept = Kept({})
     kept.bolt.counts = 3
-    with pytest.raises(ComponentError, match=r"bolt\.counts is int, and stateful_keys names a dict"):
+    with pytest.raises(ComponentError, match=r"bolt\.counts is int, but stateful_keys names a dict"):
         kept.next_batch()
 
 
-@pytest.mark.parametrize(("own", "said"), [(None, "is not there"), ([], "is list"), (OrderedDict(), "is OrderedDict")])
+@pytest.mark.parametrize(
+    ("own", "said"), [(None, "does not exist"), ([], "is list"), (OrderedDict(), "is OrderedDict")]
+)
 def test_the_attribute_must_be_a_dict(own: Any, said: str) -> None:
     """What is missing or of another type after initialize is an error that says so."""
-    with pytest.raises(ComponentError, match=rf"bolt: stateful_keys names 'counts', and that {said} after initialize"):
+    with pytest.raises(ComponentError, match=rf"bolt: stateful_keys names 'counts', but that {said} after initialize"):
         Kept(own)

@@ -102,8 +102,8 @@ def test_a_state_may_apply_batches_in_its_own_way() -> None:
 @pytest.mark.parametrize(
     ("given", "what"),
     [
-        ({"coordinator": Later}, "head (Later) makes batches of its own, and on Spark they are Spark's"),
-        ({"emitter": Loud}, "body (Loud) makes batches of its own, and on Spark they are Spark's"),
+        ({"coordinator": Later}, "head (Later) makes its own batches, but on Spark the batches are Spark's"),
+        ({"emitter": Loud}, "body (Loud) makes its own batches, but on Spark the batches are Spark's"),
     ],
     ids=["coordinator", "emitter"],
 )

@@ -162,7 +162,7 @@ def test_all_that_spark_has_no_counterpart_for_is_named_at_once() -> None:
     ("setting", "value", "said"),
     [
         ("kafka__guarantee", "AT_MOST_ONCE", "spout demands AT_MOST_ONCE, and Spark repeats a batch"),
-        ("kafka__listener", "x.Listener", "spout has a kafka.listener, which is called for single tuples"),
+        ("kafka__listener", "x.Listener", "spout has a kafka.listener, which needs single tuples"),
         ("kafka__commit", "async", "kafka.commit = async, and the offsets of a query are in Spark's checkpoint"),
         ("kafka__commit", "combined", "spout has kafka.commit = combined, and"),
     ],

@@ -91,7 +91,7 @@ def test_a_signal_to_the_whole_group_ends_without_a_traceback(scene: Scene, numb
     assert "Traceback" not in said
     name = signal.Signals(number).name
     # The second one, where nobody looks at signals any more, interrupts: there is no summary then.
-    assert f"stopped by {name}" in said or f"{name}: stops at once" in said
+    assert f"stopped by {name}" in said or f"{name}: stopping at once" in said
     if at == "starting Spark":
         assert not (scene.path / "out").exists()
         return

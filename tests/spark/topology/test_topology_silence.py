@@ -65,7 +65,7 @@ def test_the_first_signal_is_answered_at_once(capfd: pytest.CaptureFixture[str],
         assert capfd.readouterr().err == f"downspout: {name}: waiting for Spark to start; {again} stops at once\n"
         with pytest.raises(KeyboardInterrupt):
             os.kill(os.getpid(), number)
-    said = f"downspout: {name}: stops at once; what is not committed will be computed again\n"
+    said = f"downspout: {name}: stopping at once; uncommitted batches will be computed again\n"
     assert capfd.readouterr().err == said
     with Signals() as signals:
         signals.doing = lambda: "batch 7"

@@ -171,7 +171,7 @@ def test_a_bolt_that_dies_at_its_tick_keeps_its_state(kafka: FakeKafka, tmp_path
     query.run()
     before = query.store.values
     query.now_ms += 1_000
-    with pytest.raises(ComponentError, match=r"ticker failed 3 times, on no tuple .*no time"):
+    with pytest.raises(ComponentError, match=r"ticker failed 3 times, but never on a tuple .*no time"):
         query.run()
     assert query.store.values == before
     assert query.letters() == []

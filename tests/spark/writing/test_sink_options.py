@@ -34,9 +34,12 @@ def test_names_are_known_in_any_case() -> None:
         ({"subscribe": "t"}, "subscribe is not an option of the sink"),
         ({"partitioner": "stcky"}, "partitioner = stcky is not a partitioner. Try: one of sticky"),
         ({"includeRecordIds": "yes"}, "includeRecordIds = yes is neither true nor false"),
-        ({"kafka__acks": "2"}, "acks = '2' is none of all, 1, 0"),
-        ({"kafka__acks": "1", "kafka__enable__idempotence": "true"}, "enable_idempotence does not go with acks=1"),
-        ({"kafka__compression__type": "zip"}, "compression_type = 'zip' is none of none, gzip"),
+        ({"kafka__acks": "2"}, "acks = '2' is not one of all, 1, 0"),
+        (
+            {"kafka__acks": "1", "kafka__enable__idempotence": "true"},
+            "enable_idempotence cannot be combined with acks=1",
+        ),
+        ({"kafka__compression__type": "zip"}, "compression_type = 'zip' is not one of none, gzip"),
         ({"kafka__linger__ms": "5s"}, "kafka.linger.ms is not a whole number"),
         ({"kafka__lingr__ms": "5"}, "kafka.lingr.ms is not a property of the client. Try: kafka.linger.ms"),
         (
@@ -95,14 +98,14 @@ VALUE = ("value", TEXT)
     ("schema", "topic", "said"),
     [
         (frame(("key", TEXT), ("topic", TEXT)), None, "there is no column value. Try: to_json(struct(*)) AS value"),
-        (frame(VALUE), None, "there is neither an option topic nor a column topic"),
+        (frame(VALUE), None, "neither the option topic nor a column topic is given"),
         (
             frame(VALUE, ("offset", LONG)),
             "t",
             "the column offset cannot be written to Kafka. Try: select only topic, key",
         ),
         (frame(("Value", TEXT)), "t", "the column Value cannot be written to Kafka. Try: rename it to value"),
-        (frame(VALUE, VALUE), "t", "the column value is there twice"),
+        (frame(VALUE, VALUE), "t", "the column value appears twice"),
         (frame(("value", LONG)), "t", "of type bigint, not string or binary. Try: string(value) AS value"),
         (frame(("value", frame(("a", WHOLE)))), "t", "or to_json(struct(*)) AS value"),
         (frame(VALUE, ("partition", LONG)), "t", "the column partition is of type bigint, not int"),
