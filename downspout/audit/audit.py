@@ -45,6 +45,7 @@ from downspout.offset_ranges import OffsetRanges
 from downspout.settings.object_path import ObjectPath
 from downspout.settings.object_path import place as folder
 from downspout.sink.coverage import OFFSET_MAX, Stream
+from downspout.sink.identity import name_of
 from downspout.sink.log import CommitLog
 from downspout.sink.notes import noted_of, read_runs, read_skips, still_skipped
 from downspout.sink.recovery import only_holds_sinks
@@ -120,7 +121,7 @@ def audit(
     )
     found = look_at_files(path, deep=deep)
     _check_auditable(path, found, named=bool(topics or also))
-    aside = look_at_files(directory_that_exists(late)).rows if late is not None else {}
+    aside = _late_rows(path, late) if late is not None else {}
     report = AuditReport(path, found, kafka=cluster is not None)
     _Audit(report, topics, also, windows or {}, replay, commits if group else None, sample, several, aside).run(
         cluster, dead_letters
@@ -133,6 +134,21 @@ def audit(
             "one of the two was edited by hand"
         )
     return report
+
+
+def _late_rows(directory: Path, late: str | os.PathLike[str]) -> Mapping[Stream, OffsetRanges]:
+    """Return the rows of a directory that holds a sink's stream ``late``."""
+    path = directory_that_exists(late)
+    own, other = CommitLog(directory), CommitLog(path)
+    own.refresh()
+    other.refresh()
+    wanted, known = name_of(own.component or "", "late"), other.inputs.steps
+    if path == directory or (known and wanted not in known):
+        raise ConfigError(
+            f"--late {late}: it does not hold the stream 'late' of {own.component}",
+            cure="the directory of the ParquetBolt that reads this stream",
+        )
+    return look_at_files(path).rows
 
 
 def directory_that_exists(directory: str | os.PathLike[str]) -> Path:

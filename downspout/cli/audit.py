@@ -128,6 +128,8 @@ def _audit(arguments: argparse.Namespace) -> AuditReport:
             f"(those that yield no row by design count as missing; --topology {file} tells them apart: it runs the "
             "topology's bolts on them again)"
         )
+        if report.found.aggregates and arguments.late is None:
+            report.hint += " (with parquet.late=stream, --late DIR finds the rows that were late)"
     return report
 
 

@@ -96,6 +96,13 @@ def _sink(graph: Graph, component: Component, conf: dict[str, Any]) -> Iterator[
     except ConfigError as error:
         yield Finding(True, component.name, error.message, error.cure or "`downspout settings parquet`")
     yield from without_origin(graph, component)
+    if conf.get("parquet.late") == "stream" and not any(graph.subscribers(component.name, "late")):
+        yield Finding(
+            True,
+            component.name,
+            "no bolt reads its stream 'late': with parquet.late = stream, late rows would be lost",
+            f"a ParquetBolt with inputs=[{component.name}['late']], or parquet.late=add",
+        )
     columns = [str(column).partition(":")[0].strip() for column in conf["parquet.schema"] or ()]
     for given in component.inputs:
         source = graph.components.get(given.source)

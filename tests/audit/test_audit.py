@@ -17,7 +17,7 @@ from downspout.audit import AuditReport, AuditWindow, visible_files
 from downspout.audit.audit import audit
 from downspout.cli import main
 from downspout.dead_letters import DeadLetters
-from downspout.errors import BrokerError, SinkError
+from downspout.errors import BrokerError, ConfigError, SinkError
 from downspout.kafka import OffsetAndMetadata, Record, TopicPartition
 from downspout.sink import CommitLog, Identities, Layout, SinkWriter
 from downspout.testing import FakeKafka
@@ -265,6 +265,8 @@ def test_rows_of_the_stream_late_explain_absent_rows(tmp_path: Path, kafka: Kafk
     report = audit(tmp_path / "hours", cluster=kafka, late=tmp_path / "late")
     assert (report.exit_code, kinds(report)) == (10, {"late": [(3, 4)], "missing": [(8, 9)]})
     assert audit(tmp_path / "hours", cluster=kafka).exit_code == 10
+    with pytest.raises(ConfigError, match="does not hold the stream 'late'"):
+        audit(tmp_path / "hours", cluster=kafka, late=tmp_path / "hours")
     put(tmp_path / "late", kafka, [8], writer="u")
     report = audit(tmp_path / "hours", cluster=kafka, late=tmp_path / "late")
     assert report.verdict == "exact: 8 offsets are in the files, each exactly once; 2 late"

@@ -11,14 +11,19 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from streamparse import Topology
 
 from bolts.aggregate import AggregateBolt
+from bolts.parquet import ParquetBolt
+from downspout.engine import from_class
 from downspout.errors import ConfigError, TopologyError
 from downspout.ledger import Origin
+from downspout.run import findings, resolve
 from downspout.sink import CommitLog, Compactor, DirectoryState, read_entries, read_table
 from downspout.sink.log_entry import EventTimes
 from downspout.sink.windows import Watermark
 from downspout.testing import VirtualClock
+from spouts.kafka import KafkaSpout
 from tests.sink.support import sink, tup
 
 SCHEMA = ["key:string", "at:timestamp"]
@@ -293,6 +298,30 @@ def test_the_stream_of_late_rows_is_declared_and_needs_origins(tmp_path: Path) -
     conf = {f"parquet.{name}": value for name, value in settings.items()} | {"parquet.keys": ["window(at, 1 hour)"]}
     with pytest.raises(TopologyError, match="no field origin"):
         sink(AggregateBolt, tmp_path, fields=["key", "at"], **{**conf, "parquet.directory": str(tmp_path)})
+
+
+def test_a_stream_of_late_rows_that_nobody_reads_is_refused(tmp_path: Path) -> None:
+    """Late rows would be acked and be nowhere: check and run say so before anything is read."""
+
+    class Hours(Topology):
+        spout = KafkaSpout.spec(topics=["t"], group="g", fields=["origin", "key", "timestamp"])
+        hours = AggregateBolt.spec(
+            inputs=[spout], directory=str(tmp_path / "hours"), schema={"key": "string", "timestamp": "timestamp_ms"},
+            keys=["window(timestamp, 1 hour)"], aggregates=["count"], late="stream",
+        )  # fmt: skip
+
+    class Read(Hours):
+        late = ParquetBolt.spec(
+            inputs=[Hours.hours["late"]], directory=str(tmp_path / "late"), schema={"key": "string"}
+        )
+
+    def refusals(topology: type[Topology]) -> list[str]:
+        graph = from_class(topology)
+        found = map(str, findings(graph, resolve(graph, environ={})))
+        return [text for text in found if "no bolt reads its stream 'late'" in text]
+
+    assert len(refusals(Hours)) == 1
+    assert refusals(Read) == []
 
 
 # --- in the log -----------------------------------------------------------------------------------------
