@@ -112,7 +112,8 @@ class Emitting:
         if not self._emitted:  # the first batch of this process: those before it are committed
             before = {tp: self._before(tp, attempt.txid, stored) for tp in self._mine}
             self._committed |= {tp for tp, it in before.items() if it is not None and self.starts.goes_on(it)}
-        self._batches.begin(attempt, ranges)
+        left_out = [] if self._setup.is_transactional else [tp for tp in self._mine if tp not in ranges]
+        self._batches.begin(attempt, ranges, left_out)
         for tp, found in records.items():
             if found:
                 self._emitted[tp] = found[-1].offset

@@ -235,6 +235,15 @@ def test_an_emitter_goes_on_after_the_newest_batch_that_it_knows() -> None:
     assert not batches.hear(Attempt(2, 4))
 
 
+def test_a_range_of_an_attempt_that_failed_says_nothing_of_what_the_next_one_leaves_out() -> None:
+    batches, stored = EmitterBatches[str](), {1: BatchRange(0, 4)}
+    batches.begin(Attempt(1, 1), {"other": BatchRange(0, 2)}, left_out=["p"])
+    assert batches.before("p", 2, stored) is None
+    assert batches.before("another task's", 2, stored) == stored[1]
+    assert batches.to_commit(Attempt(1, 1)) == {"other": BatchRange(0, 2)}
+    assert batches.in_flight() == {"other": 3}
+
+
 def test_a_transactional_batch_is_again_new_or_nothing() -> None:
     batches = EmitterBatches[str]()
     stored = {4: BatchRange(5, 9), 5: BatchRange(9, 9)}

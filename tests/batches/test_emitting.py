@@ -113,6 +113,22 @@ def test_a_partition_that_an_opaque_batch_leaves_out_keeps_its_place(lines: Fake
     assert Emitter(memory, "opaque").batch(Attempt(3, 0)) == [[2, 3], []]
 
 
+def test_a_first_batch_that_comes_again_without_a_partition_skips_nothing(
+    lines: FakeKafka, memory: MemoryBatches
+) -> None:
+    """Its first attempt was stored, and failed all the same; the batch behind it has begun before the second is."""
+    emitter = Emitter(memory, "opaque")
+    assert emitter.batch(FIRST) == [[0, 1], [0]]
+    assert emitter.emitting.commit(FIRST, emitter.epoch)  # a state has failed, so there is no success
+    lines.leaderless.add(TopicPartition("lines", 0))
+    assert emitter.batch(AGAIN) == [[], [0]]
+    lines.leaderless.clear()
+    assert emitter.batch(SECOND) == [[0, 1], []]
+    assert emitter.commit(AGAIN)
+    assert emitter.commit(SECOND)
+    assert Emitter(memory, "opaque").batch(Attempt(3, 0)) == [[2, 3], []]
+
+
 @pytest.mark.parametrize("kind", ["transactional", "opaque"])
 def test_what_is_out_and_what_is_committed_is_told(lines: FakeKafka, memory: MemoryBatches, kind: str) -> None:
     """Before the first commit there is none; another process knows that of those before it."""

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import closing
+from importlib import import_module
 from typing import Any
 
 import pytest
 
 from downspout.batches.batch_reader import BatchLimits, BatchReader
 from downspout.clock import SYSTEM_CLOCK
-from downspout.kafka import TopicPartition
-from downspout.kafka.scan import Rereader, TopicReader, scan
+from downspout.kafka import Rereader, TopicPartition, TopicReader
 from downspout.testing import FakeKafka
 
 TP = TopicPartition("t", 0)
@@ -29,6 +29,7 @@ def kafka() -> Iterator[FakeKafka]:
 
 
 def scanned(kafka: FakeKafka, consumer: Any) -> Step:
+    scan = import_module("downspout.kafka.scan").scan  # the package has a function and a module of this name
     consumer.assign([TP])
     return lambda start: list(scan(consumer, TP, start, consumer.end_offsets([TP])[TP]))
 

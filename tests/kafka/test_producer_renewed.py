@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 from downspout.errors import SilentBrokersError
-from downspout.kafka import producer
-from downspout.kafka.port import Sent
+from downspout.kafka import Sent, producer
 
 
 class Batches:

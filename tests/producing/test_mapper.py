@@ -11,15 +11,8 @@ import pyarrow as pa
 import pytest
 
 from downspout.errors import ConfigError
-from downspout.producing import Outgoing
-from downspout.producing.mapper import (
-    encoder,
-    field_mapper,
-    function_mapper,
-    headers_of,
-    rows_of_chunk,
-    timestamp_of,
-)
+from downspout.producing import Outgoing, rows_of_chunk
+from downspout.producing.mapper import encoder, field_mapper, function_mapper, headers_of, timestamp_of
 
 FIELDS = ["origin", "key", "message", "heads", "at", "where"]
 NAMES: dict[str, Any] = {"topic": None, "fields": [], "key_format": "utf8", "message_format": "utf8"}

@@ -10,7 +10,7 @@ transaction.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator, Mapping
+from collections.abc import Callable, Collection, Hashable, Iterator, Mapping
 from typing import Generic, NamedTuple, TypeVar
 
 from sortedcontainers import SortedDict
@@ -134,7 +134,7 @@ class EmitterBatches(Generic[P]):
     """
 
     def __init__(self) -> None:
-        self._held: Held[dict[P, BatchRange]] = Held(dict)
+        self._held: Held[dict[P, BatchRange | None]] = Held(dict)  # None: left out, and no batch before has it
 
     def hear(self, attempt: Attempt) -> bool:
         """Note that an attempt is about to begin, which gives up those before and behind it; False: it is stale."""
@@ -147,11 +147,19 @@ class EmitterBatches(Generic[P]):
         ranges.clear()
         return True
 
-    def begin(self, attempt: Attempt, ranges: Mapping[P, BatchRange]) -> None:
-        """Note what an attempt holds; it is not stale."""
+    def begin(self, attempt: Attempt, ranges: Mapping[P, BatchRange], left_out: Collection[P] = ()) -> None:
+        """Note what an attempt holds; it is not stale.
+
+        Args:
+            attempt: which one.
+            ranges: what it holds of each partition.
+            left_out: partitions that it leaves out, and that no batch before it has. The store may have a range of
+                them for an attempt of this transaction that failed.
+        """
         held = self._held.of(attempt)
         assert held is not None
         held.update(ranges)
+        held.update(dict.fromkeys(left_out))
         self._held.begin(attempt)
 
     def before(self, partition: P, txid: int, stored: Mapping[int, BatchRange]) -> BatchRange | None:
@@ -172,13 +180,16 @@ class EmitterBatches(Generic[P]):
 
     def to_commit(self, attempt: Attempt) -> dict[P, BatchRange] | None:
         """Return the ranges that are committed with an attempt; None: this process has not seen its beginning."""
-        return self._held.of(attempt) if self._held.may_commit(attempt) else None
+        held = self._held.of(attempt) if self._held.may_commit(attempt) else None
+        return None if held is None else {partition: each for partition, each in held.items() if each is not None}
 
     def in_flight(self) -> dict[P, int]:
         """Return by partition how many records the attempts hold that are not done."""
         found: dict[P, int] = {}
         for _, ranges in self._held.before(None):
             for partition, each in ranges.items():
+                if each is None:
+                    continue
                 count = each.last - each.first + 1 if each.records is None else each.records
                 found[partition] = found.get(partition, 0) + count
         return found
