@@ -302,25 +302,24 @@ def test_the_stream_of_late_rows_is_declared_and_needs_origins(tmp_path: Path) -
 
 def test_a_stream_of_late_rows_that_nobody_reads_is_refused(tmp_path: Path) -> None:
     """Late rows would be acked and be nowhere: check and run say so before anything is read."""
+    schema = {"key": "string", "timestamp": "timestamp_ms"}
+    settings: dict[str, Any] = {"schema": schema, "keys": ["window(timestamp, 1 hour)"], "aggregates": ["count"]}
 
-    class Hours(Topology):
+    class Unread(Topology):
         spout = KafkaSpout.spec(topics=["t"], group="g", fields=["origin", "key", "timestamp"])
-        hours = AggregateBolt.spec(
-            inputs=[spout], directory=str(tmp_path / "hours"), schema={"key": "string", "timestamp": "timestamp_ms"},
-            keys=["window(timestamp, 1 hour)"], aggregates=["count"], late="stream",
-        )  # fmt: skip
+        hours = AggregateBolt.spec(inputs=[spout], directory=str(tmp_path / "hours"), late="stream", **settings)
 
-    class Read(Hours):
-        late = ParquetBolt.spec(
-            inputs=[Hours.hours["late"]], directory=str(tmp_path / "late"), schema={"key": "string"}
-        )
+    class Read(Topology):
+        spout = KafkaSpout.spec(topics=["t"], group="g", fields=["origin", "key", "timestamp"])
+        hours = AggregateBolt.spec(inputs=[spout], directory=str(tmp_path / "hours"), late="stream", **settings)
+        late = ParquetBolt.spec(inputs=[hours["late"]], directory=str(tmp_path / "late"), schema=schema)
 
     def refusals(topology: type[Topology]) -> list[str]:
-        graph = from_class(topology)
+        graph = from_class(topology, "hours")
         found = map(str, findings(graph, resolve(graph, environ={})))
         return [text for text in found if "no bolt reads its stream 'late'" in text]
 
-    assert len(refusals(Hours)) == 1
+    assert len(refusals(Unread)) == 1
     assert refusals(Read) == []
 
 
