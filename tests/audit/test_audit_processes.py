@@ -161,5 +161,5 @@ def test_a_process_that_ends_as_it_loads_the_topology_is_an_error(project: FakeK
     text = Path("words_topology.py").read_text(encoding="utf-8")
     guard = "import multiprocessing, os\nif multiprocessing.parent_process():\n    os._exit(3)\n"
     Path("words_topology.py").write_text(guard + text, encoding="utf-8")
-    with pytest.raises(TopologyError, match=r"ends at once \(exit code 3\)"):
+    with pytest.raises(TopologyError, match=r"dies at once, even without records \(exit code 3\)"):
         run(project, "words", *WITH_TOPOLOGY)

@@ -278,7 +278,7 @@ def test_an_address_that_only_the_broker_knows_is_named(listener: socket.socket,
     answer = struct.pack(">ii", 1, 1) + broker + struct.pack(">h2sii", 2, b"id", 7, 0)
     ended = _answering(listener, struct.pack(">i", len(answer)) + answer)
     bootstrap = f"127.0.0.1:{listener.getsockname()[1]}"
-    with pytest.raises(BrokerError, match=f"{bootstrap} answers, but its brokers .* are at {advertised}") as said:
+    with pytest.raises(BrokerError, match=f"{bootstrap} answers, but its brokers advertise {advertised}") as said:
         cluster_for(bootstrap)
     ended()
     assert (said.value.cure or "").startswith("advertised.listeners of the broker")

@@ -116,7 +116,7 @@ def test_lines(line: str, fields: list[str | None]) -> None:
     ("line", "said"),
     [
         ('a"b', "a quote in field 1"),
-        ('"a"b', "field 1 goes on"),
+        ('"a"b', "field 1 continues after"),
         ('"a', "not closed"),
         ("a\nb", "a line end in field 1|a line end"),
         ('"a",b\r', "a line end in field 2"),

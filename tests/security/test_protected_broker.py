@@ -196,7 +196,7 @@ REFUSED: dict[str, tuple[dict[str, str | None], str, str]] = {
     "no TLS": ({"security_protocol": "SASL_PLAINTEXT"}, "speaks SASL_SSL", "security_protocol=SASL_SSL"),
     "wrong mechanism": (
         {"sasl_mechanism": "PLAIN"},
-        "does not take PLAIN, but SCRAM-SHA-256",
+        "does not accept PLAIN, only SCRAM-SHA-256",
         "kafka.client.sasl_mechanism=SCRAM-SHA-256",
     ),
 }

@@ -184,7 +184,7 @@ def test_a_long_log_is_not_listed_with_the_data() -> None:
 def test_a_password_in_an_endpoint_is_refused_and_never_shown() -> None:
     """An endpoint with a password is a secret in the open: as an option, as one text, and in the store's words."""
     option = "endpoint=http://me:hush@minio:9000"
-    with pytest.raises(ConfigError, match="endpoint is no reference to a secret"):
+    with pytest.raises(ConfigError, match="endpoint is not a reference to a secret"):
         resolve([option])
     for value in ([option], f"region=x,{option}", "region=x,secret_access_key=hush"):
         assert shown(STORAGE_OPTIONS, value) == "…"

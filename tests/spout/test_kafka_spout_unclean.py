@@ -102,8 +102,8 @@ def test_the_warning_does_not_say_that_the_process_before_is_dead(
     caplog.clear()
     with caplog.at_level(logging.WARNING, logger="tests.spout"):
         Driver(kafka).run()
-    (said,) = [record.getMessage() for record in caplog.records if "in order" in record.getMessage()]
-    assert "did not end in order (2 in a row): it was killed, it crashed, or another one took over from it" in said
+    (said,) = [record.getMessage() for record in caplog.records if "cleanly" in record.getMessage()]
+    assert "did not stop cleanly (2 in a row): it was killed, it crashed, or another one took over from it" in said
     assert said.endswith("; records up to @1699 are tried 1,000 at a time")
 
 

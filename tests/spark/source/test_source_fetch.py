@@ -122,7 +122,7 @@ def test_a_row_stands_for_what_cannot_be_read_where_that_is_wanted(kafka: FakeKa
     assert broken(kafka, 0, 7, ((1, 4),), **everything) == [(0,), (4, 6, None), (6,)]
     assert broken(kafka, 0, 7, ((1, 6),), **everything) == [(0,), (6,)]
     assert broken(kafka, 6, 10, includeUnreadable="records") == [(6,), (7,), (8, 9, 400_000_000), (9,)]
-    with pytest.raises(UnreadableError, match=r"t\[0\]@2: .*check sum.*includeUnreadable=true.*on_corrupt_batch"):
+    with pytest.raises(UnreadableError, match=r"t\[0\]@2: .*checksum.*includeUnreadable=true.*on_corrupt_batch"):
         broken(kafka, 0, 10, includeUnreadable="records")
     with pytest.raises(UnreadableError, match=r"t\[0\]@8: a record of 400,000,000 bytes.*raise recordBytesMax"):
         offsets(kafka, 6, 10)

@@ -212,7 +212,7 @@ def test_by_default_a_damaged_batch_is_an_error_with_its_place_and_the_cure(kafk
     query = InProcess(b.counting(tmp_path), kafka)
     query.run(3)
     assert [letter.record_bytes for letter in letters_of(query)] == [400_000_000]
-    with pytest.raises(UnreadableError, match=r"lines\[0\]@3: .*check sum.*kafka.on_corrupt_batch=dead_letter"):
+    with pytest.raises(UnreadableError, match=r"lines\[0\]@3: .*checksum.*kafka.on_corrupt_batch=dead_letter"):
         query.run()
     assert rows_in(tmp_path / "words", "word") == ["w0", "w2"]
 
