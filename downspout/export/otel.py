@@ -40,6 +40,7 @@ from opentelemetry.sdk.metrics.export import (
 )
 from opentelemetry.sdk.resources import SERVICE_NAME, OTELResourceDetector, Resource
 
+from downspout.clock import SYSTEM_CLOCK, Clock
 from downspout.engine.acker import GROWTH
 from downspout.export.series import Series, group_lags, partitions_of, series_of
 from downspout.metrics import METRICS, PARTITION_METRICS, RUN_METRICS
@@ -66,8 +67,8 @@ Observations = list[Observation]
 class Asked:
     """Asks a run for its metrics, once for all instruments."""
 
-    def __init__(self, snapshots: Snapshots, groups: Mapping[str, str]) -> None:
-        self._snapshots, self._groups = snapshots, groups
+    def __init__(self, snapshots: Snapshots, groups: Mapping[str, str], clock: Clock = SYSTEM_CLOCK) -> None:
+        self._snapshots, self._groups, self._clock = snapshots, groups, clock
         self._at = float("-inf")
         self.started_ns = time.time_ns()
         self.snapshot: Snapshot | None = None
@@ -75,10 +76,10 @@ class Asked:
 
     def observations(self, name: str) -> Observations:
         """Return the values of one instrument."""
-        if time.monotonic() - self._at > FRESH_S:
+        if self._clock.monotonic() - self._at > FRESH_S:
             self.snapshot = self._snapshots.latest()
             self._found = {} if self.snapshot is None else self._all(self.snapshot)
-            self._at = time.monotonic()
+            self._at = self._clock.monotonic()
         return self._found.get(name, [])
 
     def forget(self) -> None:

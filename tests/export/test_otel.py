@@ -25,7 +25,7 @@ from downspout.errors import MissingExtraError
 from downspout.export import otel
 from downspout.metrics import METRICS
 from downspout.run import RunMetrics, Snapshots
-from downspout.testing import FakeKafka
+from downspout.testing import FakeKafka, VirtualClock
 from tests.command import PYTHON_CODE, cli
 from tests.export.collector import collecting
 from tests.export.test_prometheus import ALL, partition, told
@@ -109,7 +109,7 @@ def test_one_collection_asks_a_run_once() -> None:
         while not over.wait(0.001):
             snapshots.look(0.0, take)
 
-    otel.register(MeterProvider([reader]), otel.Asked(snapshots, {}))
+    otel.register(MeterProvider([reader]), otel.Asked(snapshots, {}, VirtualClock()))  # however long it takes
     thread = threading.Thread(target=turn)
     thread.start()
     # The first is taken unasked. While it is on its way it would answer the reader too, who then would not have asked.
