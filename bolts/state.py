@@ -309,7 +309,7 @@ class StateBolt(Bolt):
         self.ack(tup)
 
     def _refuse(self, tup: Any, error: BatchStoreError) -> None:
-        """Fail a commit. If the next attempt may succeed, this is no error of the bolt, however often it happens."""
+        """Fail a commit. If the next attempt may succeed, it never counts as an error of the bolt."""
         self._figures["batches_refused"] += 1
         if not error.passes:
             self.fail_because(tup, error)

@@ -33,6 +33,7 @@ from downspout.sink.log import CommitLog, DirectoryState
 from downspout.sink.log_entry import COMPACT, FENCE, FLUSH, REBUILD, DataFile, Entry
 from downspout.sink.object_store import storage_of
 from downspout.sink.recovery import SPARK_LOG
+from downspout.sink.schema import logged_folders
 from downspout.sink.storage import Storage, hash_of, hash_of_file
 
 _ORIGIN = ("_topic", "_topic_id", "_partition", "_offset", "_path")
@@ -295,7 +296,7 @@ class _Look:
 
 def _columns_of(logged: Sequence[str]) -> dict[str, pa.DataType] | None:
     """Return the columns that data files have by the log, without those of folders; None where it cannot be told."""
-    folders = {text[1:] for text in logged if text.startswith("/") and ":" not in text}
+    folders = logged_folders(logged)
     try:
         schema = logged_schema(logged)
     except DownspoutError:

@@ -105,7 +105,7 @@ class RetrySchedule:
         self.records_out += retry.records
 
     def mark_waiting(self, retry: RetryState) -> None:
-        """Mark an entry as waiting: it is no longer out."""
+        """Mark an entry as waiting for its retry, no longer in flight."""
         retry.emitted_at = None
         self.out -= 1
         self.records_out -= retry.records

@@ -4,7 +4,7 @@ A spout's progress is more than an offset: its commit also holds what is done be
 (``downspout.ledger.metadata``). Both directions keep it. :func:`standings` reads it. :func:`plan_moves` makes commits
 as the spout itself would, so that it starts there, under the same rules: what was done beyond the new place stays done.
 
-It cannot detect a running spout with ``kafka.mode=assign``, which is no member of its group.
+It cannot detect a running spout with ``kafka.mode=assign``, which does not join its group.
 
 If groups keep their offsets in a store (``kafka.offset_store``), :class:`StoredGroups` replaces the cluster. Then the
 store has the group's commits, and a move goes there first; the group gets a copy. A move claims the partitions, so that

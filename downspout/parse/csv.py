@@ -85,7 +85,7 @@ def value_of(text: str | None, kind: str) -> Any:
     """Return the value of a field for a column of this type.
 
     Raises:
-        ValueError: the field is no such value.
+        ValueError: the field does not fit the type.
 
     >>> value_of("007", "int16"), value_of("2.50", "decimal(5,2)"), value_of("true", "bool"), value_of(None, "int8")
     (7, Decimal('2.50'), True, None)

@@ -1,9 +1,9 @@
 """Rows that a bolt cannot use: they are emitted on a separate stream, or the tuple fails.
 
-A record of a chunk that is no JSON, or does not fit, must not hold up the others, and must not vanish either. So a bolt
-emits it on its stream ``rejects``, anchored like any other, and goes on; a DeadLetterBolt that reads this stream writes
-its dead letter, and acks when that is durable. If nobody reads ``rejects``, an emit would go nowhere and the record
-would be acked unprocessed: then the tuple fails. The spout splits a failed chunk until the bad record is alone, and
+A record of a chunk that is not JSON, or does not fit, must neither hold up the others nor vanish. So the bolt emits it
+on its stream ``rejects``, anchored like any other tuple, and continues. A DeadLetterBolt that reads this stream writes
+a dead letter and acks when the letter is durable. If no bolt reads ``rejects``, the record would be acked unprocessed;
+so its tuple fails. The spout splits a failed chunk until the bad record is alone, and
 writes its dead letter itself.
 
 A dead letter is for a bad record, not for a broken bolt. The spout's circuit breaker does not see rejected rows; so if

@@ -380,9 +380,9 @@ class Compactor:
     def _gone_before(self) -> int:
         """Return the number below which no entry has removed a file that is still visible or may become so.
 
-        A file moves one way: from staging to its final name, from there away. So a file that is not in staging, and
-        after that not visible, is gone for good, whoever else may be moving it; as soon as that is durable, since a
-        power cut would bring it back.
+        A file only moves from staging to its final name, and from there away. So if a file is not in staging, and then
+        not visible either, it is gone for good, even if other processes move files meanwhile. This holds once the move
+        is durable: a power cut could undo it before that.
         """
         length = self.log.length
         near = self._near() if self.log.removed else set()

@@ -101,7 +101,7 @@ class Follower:
         self._first = self._log.length, tuple(self._log.files.values())
 
     def latest(self, start: Position, *, limited: bool = True) -> Position:
-        """Return the end of the batch that begins at ``start``; ``start`` itself if there is no new data.
+        """Return where a batch from ``start`` ends; that is ``start`` if there is no new data.
 
         Args:
             start: the end of the batch before.

@@ -113,7 +113,7 @@ class Recovery:
         return self._visible()
 
     def _refuse_revenant(self, path: str) -> None:
-        """Raise if the log once removed this file and somebody has put it back. Reads all entries."""
+        """Raise if the log removed this file earlier and it has been restored since. Reads all entries."""
         removers = [entry for entry in read_entries(self._directory, self._disk) if path in entry.removed]
         if removers:
             how = "compacted away" if removers[-1].files else "forgotten with --forget-missing"
@@ -253,7 +253,7 @@ def refuse_foreign(log: CommitLog) -> None:
     """Raise if a directory has no log but has files that readers read.
 
     Raises:
-        SinkError: it does; the message says whether the log was deleted or the directory is somebody else's.
+        SinkError: it does; the message says whether the log was deleted or the directory belongs to another program.
     """
     if (error := foreign(log)) is not None:
         raise error

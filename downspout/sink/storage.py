@@ -214,8 +214,8 @@ class Disk:
 
         The race: two writers link the same name; the file system lets one succeed. On NFS a link may be made and its
         answer lost; the client retries and learns that the name is taken, says link(2). So the existing file is
-        compared with ours: equal bytes are ours, if they hold something that nobody else would write. If the temporary
-        file is gone, somebody has swept it, and with it our right to write: the log says so.
+        compared with ours: equal bytes mean that it is ours, if the content is unique to this writer. If the temporary
+        file is gone, another process has swept it and fenced this writer, as the log says.
 
         Raises:
             OSError: the disk fails. If the last step failed, the file may exist.

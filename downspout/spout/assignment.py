@@ -106,7 +106,7 @@ class PartitionAssignment:
         self._aside: dict[TopicPartition, Partition] = {}
         self._earlier: dict[TopicPartition, Earlier] = {}  # Of partitions that are no longer ours, or not yet again
         self.topics_due = 0  # When the topics' ids are requested next, in ms
-        self._read: set[str] = set()  # Topics with an id, of which a partition was ours
+        self._read: set[str] = set()  # Topics, with their ids, that this member has had partitions of
         self._gone_since: dict[str, int] = {}
         self._warned_of: set[str] = set()
         self.unanswered_at = -1
@@ -307,7 +307,7 @@ class PartitionAssignment:
         self._unverified.discard(tp)
 
     def _begin_again(self, tp: TopicPartition) -> None:
-        """Restart a partition in a new epoch: its state is no longer valid."""
+        """Restart a partition in a new epoch, without its earlier state."""
         for holder in (self.parts, self._aside):
             if (part := holder.get(tp)) is not None:
                 part.cursor.skip_all()  # any remaining reference to it finds no records to emit

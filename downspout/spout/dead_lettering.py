@@ -10,8 +10,8 @@ nothing is written.
 
 :class:`MaxLag` (``kafka.behind_max``, the ``maxOffsetBehind`` of the spout for Kafka 0.8; off by default) drops records
 too far behind, for data that is worthless once old. A record that fails too far behind the newest emitted one is not
-retried. A record that is out, or waits for its retry, too far behind the newest one that is done is no longer waited
-for. More failed attempts than that before the first ack end the run. All dropped records are counted as
+retried. A record in flight, or waiting for its retry, is dropped when it lies too far behind the newest finished
+one. More failed attempts than that before the first ack end the run. All dropped records are counted as
 ``left_behind``. (``downspout.spout.starting`` does the same for a commit that lies too far behind.)
 
 :class:`FailStreak` warns of a broken bolt long before the circuit breaker opens. The breaker counts records that failed
