@@ -1,11 +1,12 @@
-r"""Storm's multilang pipe in a Python component: encoding of values, reading and writing of bytes, shutdown.
+r"""Storm's multilang protocol in a Python component: encoding of values, reading, writing, shutdown.
 
-A component gets it by inheriting from :class:`~downspout.wire.MultilangComponent`, beside pystorm's class. Storm needs
-nothing: its own JSON serializer is at the other end, and unmodified streamparse components run in the same topology.
+A component inherits from :class:`~downspout.wire.MultilangComponent` beside pystorm's class. Storm keeps its own JSON
+serializer and needs no change; unmodified streamparse components run in the same topology.
 
-How values travel: None, bool, int of any size, text, finite floats, lists and dicts with text keys are plain JSON and
-arrive the same, floats to the bit. A tuple becomes a list; an ``Origin`` in the field ``origin`` a list, and an Origin
-again in bolts on the wire. The others are texts that begin with NUL, which a stock component never writes by chance:
+None, bool, int of any size, text, finite floats, lists and dicts with text keys travel as plain JSON and arrive
+unchanged, floats to the bit. A tuple becomes a list; so does an ``Origin`` in the field ``origin``, which bolts on this
+wire turn back into an Origin. All other values are texts that begin with NUL, which a stock component never writes by
+chance:
 
 =======================================  ====================================================  =====================
 value                                    on the pipe                                           arrives as
@@ -21,14 +22,14 @@ dict with other keys                     ``{"\u0000dict": [[key, value], …]}``
 UUID; Enum; a numpy number               text; its value; plain JSON                           text; the value; a number
 =======================================  ====================================================  =====================
 
-Anything else is an error that names stream and field: the tuple fails, or KafkaSpout's record. Stock pystorm logs such
-a value, sends nothing, and acks the tuple; it makes a float of a Decimal.
+Any other value is an error that names stream and field: the tuple, or KafkaSpout's record, fails. Stock pystorm logs
+such a value, sends nothing and acks the tuple; it turns a Decimal into a float.
 
 A chunk is one tuple of its stream. Its first field is ``"\u0000chunk:"`` and base64 of an Arrow IPC stream with all
 columns (LZ4 from 16 KiB on); the other fields are null. Cost per record of 299 bytes, in chunks of 10,000: 90 bytes on
-the pipe, 0.5 µs to write, 0.4 µs to read; as a list of values per field 380 bytes, 6.6 µs, 1.9 µs. Only streams whose
-readers are all on the wire carry chunks, and none that a fields grouping over several tasks reads. The ``spec`` of a
-Downspout component writes them down as ``wire.chunks`` when the topology class is made.
+the pipe, 0.5 µs to write, 0.4 µs to read; as a list of values per field 380 bytes, 6.6 µs, 1.9 µs. A stream carries
+chunks only if all its readers are on this wire and none uses a fields grouping over several tasks. The ``spec`` of a
+Downspout component records these streams as ``wire.chunks`` when the topology class is created.
 
 To change how a value travels to Storm: values.py
 To change how messages are read and written: serializer.py

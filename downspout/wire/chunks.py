@@ -1,24 +1,24 @@
-"""A chunk on Storm's pipe: packed as one tuple, or split into records on the reader's or the emitter's side.
+"""A chunk on Storm's pipe: packed as one tuple, or split into records by the reader or the emitter.
 
-**Packed**: the whole record batch is one text in the tuple's first field; the other fields are null. The text is a mark
-and, in base64, an Arrow IPC stream of the batch, compressed with LZ4 from :data:`COMPRESSED_BYTES` on. Types, nulls,
-dictionaries and the origin struct arrive as they left. Why not a list of values per field? Java would make an object of
-each value and Kryo would write each one, the types would be lost, and it is four times as long. Why not a text per
-field? Only components on our wire are sent chunks (``downspout.wire.side_streams``), none of them uses one column
-alone, and each would cost a schema of its own. No other value can be mistaken for a chunk: components on our wire mark
-all their texts that begin with NUL, and from other components no chunk is expected.
+**Packed**: the first field holds the whole record batch as one text, the other fields are null. The text is a mark and,
+in base64, an Arrow IPC stream of the batch, compressed with LZ4 from :data:`COMPRESSED_BYTES` on. Types, nulls,
+dictionaries and the origin struct survive. A list of values per field would lose the types, be four times as long, and
+make Java create and Kryo write an object per value. A text per field would repeat the schema, and no reader uses one
+column alone: only components on this wire receive chunks (``downspout.wire.side_streams``). No other value can be
+mistaken for a chunk: components on this wire mark every text that begins with NUL, and no other component is expected
+to send chunks.
 
-**Split by the reader**: a bolt that knows only records sees a chunk as a row of tuples, with ids that name the row and
-the chunk. It acks, fails and anchors to them as to any other; Storm hears of the chunk alone: an ack when each of its
-records has been acked, a fail when the first has failed. Records of a failed chunk that were not handed out yet are
-dropped, since the whole chunk comes again. Storm's ShellBolt ends the worker when it gets two answers for one id, or
-an anchor that was settled; so late ones are dropped here, as in the local engine. The reader opens a chunk before it
-hands the first record out, and only what is open is settled. So a thread that acks (TicklessBatchingBolt's) finds it
-there, or settles nothing.
+**Split by the reader**: a bolt that only takes records receives the chunk as a series of tuples; each id names the row
+and the chunk. The bolt acks, fails and anchors to them as to any other. Storm only sees the chunk: an ack when every
+record is acked, a fail when the first one fails. Records of a failed chunk that were not handed out yet are dropped,
+since the whole chunk will be replayed. Storm's ShellBolt ends the worker if it gets two answers for one id, or an
+anchor that is already settled; so late ones are dropped here, as in the local engine. A chunk is registered as open
+before its first record is handed out, and only open chunks can be settled; so a thread that acks
+(TicklessBatchingBolt's) never races with the registration.
 
-**Split by the emitter**: a spout's chunk that cannot travel whole leaves as records under an id that they share, and
-that is used once: the answers to an earlier emit of the same chunk must not count for a later one. The spout hears of
-its own id, once.
+**Split by the emitter**: if a spout's chunk cannot travel whole, its records are emitted with one shared id. Each emit
+gets a new shared id, because answers to an earlier emit of the chunk must not count for a later one. The spout receives
+one answer, with its own id.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ COMPRESSED_BYTES = 16 * 1024  # Below that the codec costs more than it saves
 
 @cache
 def _write_options(compressed: bool) -> Any:
-    import pyarrow as pa  # most components see no chunk, and need none
+    import pyarrow as pa  # most components never receive a chunk
 
     if compressed and pa.Codec.is_available("lz4"):
         return pa.ipc.IpcWriteOptions(use_threads=False, compression="lz4")
@@ -48,7 +48,7 @@ def _write_options(compressed: bool) -> Any:
 
 
 def pack(batch: pa.RecordBatch) -> list[Any]:
-    """Return the values of the tuple that a chunk travels as, one per column. O(bytes).
+    """Return the tuple that carries a chunk, one value per column. O(bytes).
 
     >>> import pyarrow as pa
     >>> values = pack(pa.RecordBatch.from_pydict({"word": ["dog", None], "letters": [3, 0]}))
@@ -69,12 +69,12 @@ def pack(batch: pa.RecordBatch) -> list[Any]:
 
 
 def is_packed(values: Any) -> bool:
-    """Return whether these values, with their marks as they came, are those of a chunk."""
+    """Return whether these values, with their marks still in place, are a packed chunk."""
     return type(values) is list and bool(values) and type(values[0]) is str and values[0].startswith(CHUNK)
 
 
 def unpack(values: Sequence[Any]) -> pa.RecordBatch:
-    """Return the chunk. Raises ValueError: it is none that can be read (``pyarrow.ArrowInvalid`` is one)."""
+    """Return the chunk. Raises ValueError: it is unreadable (``pyarrow.ArrowInvalid`` is a ValueError)."""
     import pyarrow as pa
 
     with pa.ipc.open_stream(a2b_base64(values[0][len(CHUNK) :])) as reader:
@@ -85,7 +85,7 @@ PART = f"{MARK}part:"  # Storm's ids are numbers
 
 
 class ChunkSplitter:
-    """The chunks of one bolt that are taken apart."""
+    """Splits a bolt's chunks into records and joins the answers to them."""
 
     def __init__(self) -> None:
         self._open: dict[str, bytearray] = {}  # by id: of each record, whether its ack is outstanding
@@ -93,7 +93,7 @@ class ChunkSplitter:
         self._coming: Iterator[dict[str, Any]] = iter(())
 
     def take_apart(self, message: dict[str, Any], rows: Iterable[tuple[Any, ...]], count: int) -> None:
-        """Hand the records of a chunk out, one with each :meth:`next`."""
+        """Queue the records of a chunk for :meth:`next`."""
         whole = message["id"]
         self._left[whole] = count
         self._open[whole] = bytearray(b"\1" * count)
@@ -106,11 +106,11 @@ class ChunkSplitter:
             yield {**message, "id": f"{PART}{row}:{whole}", "tuple": list(values)}
 
     def next(self) -> dict[str, Any] | None:
-        """Return the next record as Storm's message; None where none waits."""
+        """Return the next record as Storm's message; None if there is none."""
         return next(self._coming, None)
 
     def settle(self, part: str, failed: bool) -> str | None:
-        """Take the answer to one record; return the chunk's id if that is the answer to the chunk.
+        """Take the answer to one record; return the chunk's id if it settles the chunk.
 
         >>> parts = ChunkSplitter()
         >>> parts.take_apart({"id": "17"}, [("a",), ("b",)], 2)
@@ -131,7 +131,7 @@ class ChunkSplitter:
         return whole
 
     def anchors(self, given: Iterable[Any]) -> list[Any]:
-        """Return the ids that Storm knows for these; a chunk once, and none that is settled."""
+        """Translate anchors into Storm's ids: each chunk once, settled chunks left out."""
         found: dict[Any, None] = {}
         for anchor in given:
             if not is_part(anchor):
@@ -142,31 +142,31 @@ class ChunkSplitter:
 
 
 def is_part(tup_id: Any) -> bool:
-    """Return whether an id is that of a chunk's record."""
+    """Return whether an id belongs to a record of a chunk."""
     return type(tup_id) is str and tup_id.startswith(PART)
 
 
 def _split(part: str) -> tuple[str, str]:
-    """Return the row, and the id of the chunk."""
+    """Return the row and the chunk's id."""
     row, _, whole = part.removeprefix(PART).partition(":")
     return row, whole
 
 
 class SharedIds:
-    """The chunks of one spout that left as records."""
+    """Shared ids of a spout's chunks that were emitted as records."""
 
     def __init__(self) -> None:
         self._numbers = itertools.count()
         self._out: dict[str, tuple[Any, int]] = {}
 
     def open(self, tup_id: Any, count: int) -> str:
-        """Return the id that the records of a chunk share."""
+        """Return a new shared id for the records of a chunk."""
         share = f"{MARK}share:{next(self._numbers)}"
         self._out[share] = (tup_id, count)
         return share
 
     def answer(self, message: dict[str, Any]) -> dict[str, Any] | None:
-        """Return what the spout is to hear of an ack or fail; None: nothing.
+        """Return the message for the spout, or None if the ack or fail does not settle the chunk.
 
         >>> shares = SharedIds()
         >>> share = shares.open("a chunk", 2)

@@ -1,18 +1,18 @@
-"""``MultilangComponent``: a pystorm component on our wire, which learns of its end.
+"""``MultilangComponent``: a pystorm component on this wire, notified before it exits.
 
     class Shout(MultilangComponent, streamparse.Bolt):
         ...
 
-Nothing else changes, neither in the class nor in Storm, and in another engine nothing happens at all: only ``run``,
-which Storm's side calls, takes the serializer's place. Beside the faster wire (``pipe``, ``values``):
+Neither the class nor Storm needs another change. Other engines are unaffected: only ``run``, which the process on Storm
+calls, replaces the serializer. Besides the faster wire (``pipe``, ``values``):
 
-* A tuple with a wrong number of values fails at once with a sentence that says so. With stock pystorm it is neither
-  acked nor failed, times out, and comes again for ever.
-* What ``initialize`` raises reaches Storm as an error with the whole traceback; so the user sees Python's, not Java's.
-* ``SystemExit`` out of the component's own code is an error like any other: it is reported with its traceback, its
-  tuple fails, and ``exit_on_exception`` decides whether the process ends. Stock pystorm ends it without a word.
-* A component that has a method ``before_exit`` hears of its end: SIGTERM, the end of input, or an exception. It has
-  :data:`EXIT_S_MAX` seconds, then the process ends in any case: Storm's supervisor sends SIGKILL 3 s after SIGTERM.
+* A tuple with a wrong number of values fails at once, with an error that says so. Stock pystorm neither acks nor fails
+  it; it times out and is replayed for ever.
+* An exception in ``initialize`` reaches Storm with its whole traceback, so the user sees Python's error, not Java's.
+* ``SystemExit`` from the component's own code is an error like any other: it is reported with its traceback, its tuple
+  fails, and ``exit_on_exception`` decides whether the process ends. Stock pystorm ends it silently.
+* A component's ``before_exit`` is called on SIGTERM, end of input or an exception. It has :data:`EXIT_S_MAX` seconds,
+  then the process ends in any case: Storm's supervisor sends SIGKILL 3 s after SIGTERM.
 """
 
 from __future__ import annotations
@@ -44,14 +44,14 @@ from downspout.wire.tuple_io import acker, chunk_emitter, chunk_processor, emitt
 
 EXIT_S_MAX = 2.5
 GC_THRESHOLDS = (100_000, 20, 50)
-"""Tuples die by reference count; what is in flight lives on, and each collection would look at it in vain. Cycles are
-still collected, only seldom. The local engine does the same."""
+"""Reference counting frees tuples, and every collection would scan those in flight in vain. Cycles are still collected,
+but seldom, as in the local engine."""
 INFO = 2  # Storm's log level for lines of stderr
 WENT_AWAY = 2  # pystorm's exit code when Storm is gone
 
 
 class MultilangComponent(Component):
-    """Beside one of pystorm's or streamparse's classes, before it in the list of bases."""
+    """Mixin: list it before pystorm's or streamparse's class among the bases."""
 
     before_exit: Callable[[], None] | None = None
     serializer: Any
@@ -61,27 +61,27 @@ class MultilangComponent(Component):
 
     @property
     def on_wire(self) -> bool:
-        """Whether Storm is at the other end, and no engine of ours."""
+        """Whether the component runs on Storm with our serializer."""
         return isinstance(self.serializer, WireSerializer)
 
     @property
     def on_storm(self) -> bool:
-        """Whether Storm is at the other end, by whichever serializer."""
+        """Whether the component runs on Storm, with any serializer."""
         return self._runs
 
     @property
     def on_foreign_wire(self) -> bool:
-        """Whether Storm is at the other end, and another serializer than ours was asked for: msgpack."""
+        """Whether the component runs on Storm with another serializer (msgpack)."""
         return self._runs and not self.on_wire
 
     @property
     def chunk_streams(self) -> frozenset[str]:
-        """On Storm: the streams on which a chunk goes whole; on the others its records go, one by one."""
+        """On Storm: the streams that carry whole chunks; on the others, their records are emitted one by one."""
         found: frozenset[str] = self.serializer.whole if self.on_wire else frozenset()
         return found
 
     def run(self) -> None:
-        """Speak to Storm until it goes away."""
+        """Serve Storm until the connection ends."""
         self._runs = True
         if type(self.serializer) is JSONSerializer:
             self.serializer = WireSerializer.instead_of(self.serializer)
@@ -94,7 +94,7 @@ class MultilangComponent(Component):
             super().run()
         except StormWentAwayError:
             self._exit(WENT_AWAY)
-        except USER_ERRORS as error:  # pystorm, with _rounds, catches what comes later
+        except USER_ERRORS as error:  # in the handshake or `initialize`; pystorm and _rounds catch later errors
             if self._leaving:
                 raise
             self._report_error(error)
@@ -104,13 +104,13 @@ class MultilangComponent(Component):
             self._give_back_stderr()
 
     def _log_stderr(self, line: str) -> bool:
-        """Send a line of stderr to Storm's log, at once: the component may be about to hang. Return whether it left."""
+        """Log a line of stderr through Storm at once, as the component may hang next; return whether it was sent."""
         try:
             self.serializer.send_message({"command": "log", "msg": line, "level": INFO})
             self.serializer.flush()
         except (StormWentAwayError, OSError, ValueError):
             return False
-        return not self.serializer.pipe.gone  # then it was dropped
+        return not self.serializer.pipe.gone  # a pipe that is gone drops messages
 
     def _give_back_stderr(self) -> None:
         if self._stderr is not None:
@@ -132,10 +132,10 @@ class MultilangComponent(Component):
             bolt.process = Flusher(bolt, pipe).processor(bolt.process)
 
     def _rounds(self, run: Callable[[], None]) -> Callable[[], None]:
-        """Return what does all rounds of pystorm's loop, up to the first error, which pystorm then deals with."""
+        """Return a loop over ``run`` that turns SystemExit into an error; pystorm handles the first error."""
 
-        # pystorm sees to each Exception, but SystemExit would go past it. One handler around all rounds costs a tuple
-        # nothing. A TicklessBatchingBolt's thread has its errors raised in the main thread, so in here.
+        # pystorm handles Exception, which SystemExit is not. One handler around the loop costs nothing per tuple. A
+        # TicklessBatchingBolt's thread raises its errors in the main thread, so inside this loop.
         def rounds() -> None:
             try:
                 while True:
@@ -148,10 +148,10 @@ class MultilangComponent(Component):
         return rounds
 
     def _keep_note(self, storm_conf: Mapping[str, Any], context: Mapping[str, Any]) -> None:
-        """Record which tuples the process holds, for the case that it dies; a bolt that reads in its own way cannot."""
+        """Record which tuples the process holds, in case it dies; impossible for a bolt with its own reading."""
         cls: Any = type(self)
         topology, task = storm_conf.get("storm.id"), context.get("taskid")
-        if not topology or task is None or issubclass(cls, BatchingBolt):  # which may work in a thread of its own
+        if not topology or task is None or issubclass(cls, BatchingBolt):  # a BatchingBolt may work in another thread
             return
         if issubclass(cls, Bolt) and cls.read_tuple is not Bolt.read_tuple:
             return
@@ -163,7 +163,7 @@ class MultilangComponent(Component):
         self.serializer.pipe.rest = self._note.idle
 
     def _shorten(self, context: Mapping[str, Any]) -> None:
-        """Put shorter ways in the place of pystorm's methods, as far as the class has them unchanged."""
+        """Replace pystorm's methods with faster ones, unless the class overrides them."""
         cls: Any = type(self)
         component, pystorms = cast(Any, self), cast(Any, super())
         if issubclass(cls, Bolt):
@@ -175,7 +175,8 @@ class MultilangComponent(Component):
             component.emit = emitter(self.serializer.send_emit, chunk_emitter(component, pystorms.emit))
 
     def _know_chunks(self) -> None:
-        """Let a bolt's ``emit`` take chunks, and call ``process_chunk``, as far as the class has pystorm's methods."""
+        """Make ``emit`` accept chunks and call ``process_chunk`` for them, unless the class overrides pystorm's
+        methods."""
         cls: Any = type(self)
         component: Any = self
         if cls.emit in (Bolt.emit, BatchingBolt.emit) and cls.send_message is Component.send_message:
@@ -184,13 +185,13 @@ class MultilangComponent(Component):
             return
         if takes_chunks(cls) and offered(component, BoltOffers.process_chunk):
             component.process = chunk_processor(component, component.process)
-            # When it is asked, because ``initialize`` may take the method away.
+            # Evaluated per chunk, because ``initialize`` may remove the method.
             self.serializer.takes_chunks = lambda: callable(component.process_chunk)
 
     # --- the end ---
 
     def _hear_sigterm(self) -> None:
-        """Let SIGTERM end the component where it waits for Storm: nowhere else is it sure to be in a sane state."""
+        """Make SIGTERM end the component while it waits for Storm: only there is its state surely consistent."""
         if self.before_exit is None or threading.current_thread() is not threading.main_thread():
             return
         pipe = getattr(self.serializer, "pipe", None)
@@ -206,10 +207,10 @@ class MultilangComponent(Component):
         signal.signal(signal.SIGTERM, leave)
 
     def _exit(self, status_code: int) -> NoReturn:
-        """End the process, after a bounded time for what the component still has to do."""
+        """Run ``before_exit`` for at most :data:`EXIT_S_MAX` seconds, then end the process."""
         self._leaving = True
         if self._note is not None:
-            self._note.idle()  # what ends in order kills nothing
+            self._note.idle()  # after an orderly exit no tuple is suspected
         self._flush()
         if self.before_exit is not None:
             limit = threading.Timer(EXIT_S_MAX, os._exit, (status_code,))
@@ -232,7 +233,7 @@ class MultilangComponent(Component):
                 self.serializer.flush()
 
     def _report_error(self, error: UserError) -> None:
-        """Report what ended the component before its first tuple, to Storm and on stderr."""
+        """Report an error that ended the component before its first tuple, to Storm and on stderr."""
         what = "".join(traceback.format_exception(error))
         with suppress(StormWentAwayError):
             self.send_message({"command": "error", "msg": f"{type(self).__qualname__} could not start\n{what}"})

@@ -1,19 +1,20 @@
-"""Frames over a pair of streams: messages that end in a line ``end``, read and written in few, large pieces.
+"""Messages over a pair of streams, each ended by a line ``end``; read and written in few, large pieces.
 
-*Reading* takes what is there, at most 64 KiB (pystorm asks for 1 MiB, which costs fifteen times as much per read), and
-never waits while a whole message is buffered.
+*Reading* takes at most 64 KiB at a time (pystorm asks for 1 MiB, which costs fifteen times as much per read), and never
+waits while a whole message is buffered.
 
-*Writing* collects. What is collected leaves (1) before a read that may wait, (2) at 64 KiB, (3) when the next message
-is read and 10 ms have passed, (4) when asked, and (5) at once while another thread waits in a read. The fifth is for
-components with threads: the reader has flushed and sleeps, so nothing else would. The walk through the race: the reader
-takes the writer's lock, flushes and says that it waits, all under that lock; a writer adds its message under the lock
-and then looks. Either it came before, and the reader flushes its message, or after, and it sees that the reader waits.
+*Writing* is buffered. The buffer is flushed (1) before a read that may block, (2) at 64 KiB, (3) when the next message
+is read and 10 ms have passed, (4) on request, and (5) at once while another thread blocks in a read. The fifth is for
+components with threads: the reader has flushed and sleeps, so no other rule would apply. It does not race: the reader
+takes the writer's lock, flushes and sets ``waits`` under that lock; a writer appends its message and then checks
+``waits`` under the same lock. If the writer comes first, the reader flushes its message; otherwise it sees that the
+reader waits.
 
-A signal may interrupt a wait, by raising: nothing that was read is lost, and the pipe can be used on.
+A signal handler may interrupt a wait by raising: no data is lost, and the pipe remains usable.
 
-**stderr.** Storm reads what a component writes to stderr only now and then, and never while it waits for a message. A
-pipe holds 64 KiB, so a component, or a program that it starts, that writes more in one call would block for ever, and
-Storm with it. :class:`Stderr` reads descriptor 2 in a thread and logs it through Storm.
+**stderr.** Storm reads a component's stderr only now and then, and never while it waits for a message. A pipe holds 64
+KiB, so a component, or a program that it starts, that writes more in one call would block for ever, and Storm with it.
+:class:`Stderr` reads descriptor 2 in a thread and logs it through Storm.
 """
 
 from __future__ import annotations
@@ -31,22 +32,22 @@ from pystorm.exceptions import StormWentAwayError
 
 READ_BYTES = 64 * 1024
 HELD_BYTES = 64 * 1024
-HELD_S = 0.01  # What is written waits no longer than this for company, if messages keep coming
+HELD_S = 0.01  # How long written messages may stay buffered while messages keep arriving
 END = b"\nend\n"
 
 
 class Lock(Protocol):
-    """What threading.RLock makes."""
+    """The type of ``threading.RLock()``."""
 
     def __enter__(self) -> bool:
-        """Take it."""
+        """Acquire the lock."""
 
     def __exit__(self, *args: object) -> None:
-        """Release it."""
+        """Release the lock."""
 
 
 class Pipe:
-    """Two streams: binary files with a descriptor, or anything that has ``read`` and ``write``."""
+    """Messages over two streams: binary files with a descriptor, or objects with ``read1`` and ``write``."""
 
     def __init__(self, source: Any, sink: Any, reader_lock: Lock, writer_lock: Lock) -> None:
         self._source, self.sink = source, sink
@@ -58,16 +59,16 @@ class Pipe:
         self._held_bytes = 0
         self._flushed_at = 0.0
         self.waits = False
-        self.idle: Callable[[], None] | None = None  # called before a wait while nothing is there to be read
-        self.rest: Callable[[], None] | None = None  # called before each wait: all that was read is done with, or held
+        self.idle: Callable[[], None] | None = None  # called before a read that would block
+        self.rest: Callable[[], None] | None = None  # called before each read: every message so far is done or held
         self.interruptible = False  # a signal handler may raise StormWentAwayError now: the component waits for Storm
         self.leaving = False  # set by such a handler; the next wait raises
-        self.gone = False  # Storm is not at the other end any more
+        self.gone = False  # Storm has closed its end
 
     # --- reading ---
 
     def read(self) -> bytes:
-        """Return the next message without its end. Raises StormWentAwayError: there will be none."""
+        """Return the next message without its end. Raises StormWentAwayError: Storm has closed its end."""
         with self._reader_lock:
             if not self._frames:
                 self._fill()
@@ -76,12 +77,12 @@ class Pipe:
             return self._frames.popleft()
 
     def _fill(self) -> None:
-        """Wait for bytes until a message is whole."""
+        """Read until a message is complete."""
         rest = self._rest
         while True:
             if self.idle is not None and not self._is_readable():
                 self.idle()
-                if self._frames:  # it has asked Storm for something, and read on
+                if self._frames:  # it waited for Storm's answer and read further messages
                     return
             if self.rest is not None:
                 self.rest()
@@ -99,7 +100,7 @@ class Pipe:
             foreign = b"\r" in piece or rest.endswith(b"\r")
             rest += piece
             if foreign:
-                rest[:] = rest.replace(b"\r\n", b"\n")  # there is no raw one inside JSON texts
+                rest[:] = rest.replace(b"\r\n", b"\n")  # JSON texts contain no raw line breaks
                 searched = 0
             if rest.find(END, searched) >= 0:
                 break
@@ -108,15 +109,15 @@ class Pipe:
         self._frames.extend(whole)
 
     def is_quiet(self, wait_s: float) -> bool:
-        """Wait for that time; return whether nothing came, and no end was requested. False if unknown."""
+        """Return whether no input and no request to exit arrives within ``wait_s``. False if unknown."""
         return self._source_number is not None and not self._is_readable(wait_s) and not self.leaving
 
     def _is_readable(self, wait_s: float = 0.0) -> bool:
         return self._source_number is not None and bool(select.select([self._source_number], [], [], wait_s)[0])
 
     def _read_some(self) -> bytes:
-        # A handler that raises does so only between these two, so a signal that came before is seen here, and one that
-        # comes later interrupts the read.
+        # A handler raises only while ``interruptible`` is set. An earlier signal has set ``leaving``, checked below; a
+        # later one interrupts the read.
         self.interruptible = True
         try:
             if self.leaving:
@@ -131,7 +132,7 @@ class Pipe:
     # --- writing ---
 
     def write(self, message: bytes, now: bool = False) -> None:
-        """Take a message; ``now`` lets it leave at once. Raises StormWentAwayError: nothing reads at the other end."""
+        """Buffer a message; ``now`` flushes it at once. Raises StormWentAwayError: Storm has closed its end."""
         with self._writer_lock:
             self._held.append(message)
             self._held_bytes += len(message)
@@ -139,17 +140,17 @@ class Pipe:
                 self.flush()
 
     def flush_old(self) -> None:
-        """Let everything leave that is held, if nothing has left for :data:`HELD_S`; raises as :meth:`flush`."""
+        """Flush if the last flush is more than :data:`HELD_S` ago; raises as :meth:`flush`."""
         if self._held and time.monotonic() - self._flushed_at > HELD_S:
             self.flush()
 
     def flush(self) -> None:
-        """Let everything leave that is held."""
+        """Send all buffered messages. Raises StormWentAwayError: Storm has closed its end."""
         with self._writer_lock:
             self._flushed_at = time.monotonic()
             if not self._held:
                 return
-            self._held.append(b"")  # so that the last message has an end, too
+            self._held.append(b"")  # so that the last message is ended, too
             data = END.join(self._held)
             self._held.clear()
             self._held_bytes = 0
@@ -167,10 +168,10 @@ class Pipe:
             self.sink.flush()
             return
         left = memoryview(data)
-        # A full pipe without a reader would block for ever. But a signal's handler runs in the main thread, and raises
-        # there: another thread that writes, such as that of stderr, says nothing of whether the main thread may be
-        # interrupted. If it said so, the handler would raise in the middle of something; and behind it, while the main
-        # thread waits for Storm, it would say no.
+        # A full pipe that nobody reads would block for ever, so a signal may interrupt the write. Handlers run and
+        # raise in the main thread, so only that thread sets the flag. If another one (that of stderr) set it, a handler
+        # could raise while the main thread processes a tuple; and clearing it afterwards would make the main thread's
+        # own wait uninterruptible.
         is_main = threading.current_thread() is threading.main_thread()
         if is_main:
             self.interruptible = True
@@ -183,7 +184,7 @@ class Pipe:
 
 
 def _descriptor(stream: Any) -> int | None:
-    """Return a file's descriptor; None where it is a file in memory."""
+    """Return a file's descriptor; None for a file in memory."""
     try:
         number = stream.fileno()
     except (AttributeError, OSError, ValueError):
@@ -191,17 +192,17 @@ def _descriptor(stream: Any) -> int | None:
     return number if isinstance(number, int) else None
 
 
-LINE_MAX = 8_192  # Bytes from which on a line is logged in parts
-WAITING_MAX = 1_000  # Lines that are kept until Storm takes messages; the first ones go
-END_S = 1.0  # For what is still in the pipe when the component ends; a program that it started may hold it open
+LINE_MAX = 8_192  # Longer lines are logged in parts of so many bytes
+WAITING_MAX = 1_000  # Lines kept until Storm accepts messages; the oldest are dropped
+END_S = 1.0  # To drain the pipe when the component ends; a program that it started may hold it open
 
 
 class Stderr:
-    """Takes the place of descriptors 2 and 1 until :meth:`close`.
+    """Redirects descriptors 2 and 1 to Storm's log until :meth:`close`.
 
     Args:
-        log: sends a line to Storm, and returns whether it could; a line that it could not send goes to where descriptor
-            2 led before. Called by one thread, and not before :meth:`begin`.
+        log: sends a line to Storm and returns whether it succeeded; if not, the line is written to the original
+            descriptor 2. Called by one thread, and not before :meth:`begin`.
     """
 
     def __init__(self, log: Callable[[str], bool]) -> None:
@@ -210,7 +211,7 @@ class Stderr:
         self._is_closed = False
         self._out, into = os.pipe()
         os.dup2(into, 2)
-        os.dup2(into, 1)  # what a program that the component starts prints
+        os.dup2(into, 1)  # output of programs that the component starts
         os.close(into)
         self._waiting: deque[str] | None = deque(maxlen=WAITING_MAX)
         self._lock = threading.Lock()
@@ -218,14 +219,14 @@ class Stderr:
         self._thread.start()
 
     def begin(self) -> None:
-        """Log from now on, and what was written before: Storm has taken its first message, which no log may be."""
+        """Log the lines so far and all later ones. Called after the first message to Storm, which must not be a log."""
         with self._lock:
             waiting, self._waiting = self._waiting or (), None
             for line in waiting:
                 self._send(line)
 
     def close(self) -> None:
-        """Give the descriptors back, once all that was written is logged; what could not be, is written there."""
+        """Restore the descriptors and log the remaining output; lines that cannot be logged are written there."""
         if self._is_closed:
             return
         self._is_closed = True
@@ -234,7 +235,7 @@ class Stderr:
         self._thread.join(END_S)
         with self._lock:
             waiting, self._waiting = self._waiting or (), None
-            for line in waiting:  # Storm has never taken a message
+            for line in waiting:  # `begin` was never called
                 self._write(line)
 
     def _send(self, line: str) -> None:

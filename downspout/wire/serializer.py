@@ -18,16 +18,16 @@ from downspout.wire.side_streams import arriving, whole
 from downspout.wire.values import QUOTED_MARK, Encoder, parse, plain, restore
 
 SYNC = b'{"command":"sync"}'
-"""Leaves at once, since Storm waits for it; so does an error, after which a component may be dying."""
+"""Sent at once, since Storm waits for it; so is an error, after which the component may exit."""
 ANSWERS = frozenset({"ack", "fail"})
 TEXTS = frozenset({"log", "error"})
-"""Commands whose message is for people: what is no Unicode in it is written as an escape, and not marked."""
+"""Commands whose message is for people: lone surrogates are escaped, not marked."""
 ALIVE_S = 1.0
-"""While a chunk's records are handed out no heartbeat is read. Storm takes any message for a sign of life
-(``ShellBolt.BoltReaderRunnable``), so a sync goes out so often."""
+"""No heartbeat is read while a chunk's records are handed out. Storm accepts any message as a sign of life
+(``ShellBolt.BoltReaderRunnable``), so a sync is sent at this interval."""
 BEYOND_INT = 2**32
-"""Added to the task of a direct emit. Storm 2.8 casts what its JSON parser made of that number to a Long, which it is
-only beyond 32 bits (a smaller one ends the worker with a ClassCastException); then it takes the lowest 32 bits."""
+"""Added to the task of a direct emit. Storm 2.8 casts the number from its JSON parser to a Long, which ends the worker
+with a ClassCastException unless the number exceeds 32 bits; then it keeps the lowest 32 bits."""
 
 
 class WireError(DownspoutError, TypeError):
@@ -35,39 +35,39 @@ class WireError(DownspoutError, TypeError):
 
 
 class WireSerializer(Serializer):
-    """Reads and sends the messages of one component."""
+    """pystorm's serializer for one component."""
 
     def __init__(self, source: Any, sink: Any, reader_lock: Lock, writer_lock: Lock) -> None:
         super().__init__(source, sink, reader_lock, writer_lock)
         self.pipe = Pipe(source, sink, reader_lock, writer_lock)
         self.encoder = Encoder()
-        self.fields: Mapping[str, Sequence[str]] = {}  # of each stream that the component emits to
-        self.whole: frozenset[str] = frozenset()  # those of them on which chunks go whole
+        self.fields: Mapping[str, Sequence[str]] = {}  # by output stream of the component
+        self.whole: frozenset[str] = frozenset()  # output streams that carry whole chunks
         self.takes_chunks: Callable[[], bool] = lambda: False
-        """whether the component is given chunks; otherwise their records"""
+        """whether the component receives chunks instead of their records"""
         self.shares = SharedIds()
         self._parts = ChunkSplitter()
         self._hands_out = self._is_apart = False
-        """whether a chunk's records wait, and whether a chunk ever was taken apart: so records cost nothing more"""
+        """whether records of a chunk are queued, and whether a chunk was ever split: these keep plain records fast"""
         self._arriving: frozenset[tuple[str, str]] = frozenset()
         self._alive_at = 0.0
         self.owns_process = False
-        """the streams are the process's stdin and stdout: there is nothing in it besides the component"""
+        """the streams are the process's stdin and stdout, so the process runs only this component"""
 
     @classmethod
     def instead_of(cls, stock: JSONSerializer) -> WireSerializer:
-        """Take the streams over from pystorm's serializer."""
-        # The process's own stdin and stdout move to descriptors that nothing else knows: what a component prints, or a
-        # program that it starts, goes to stderr (Storm's log) and never in between two messages.
+        """Take over the streams of pystorm's serializer."""
+        # The process's stdin and stdout move to private descriptors: output of the component, or of a program that it
+        # starts, goes to stderr (Storm's log) and never between two messages.
         source, sink = stock.input_stream.detach(), stock.output_stream.detach()
         made = cls(_private(source, 0), _private(sink, 1), stock._reader_lock, stock._writer_lock)
         if made.pipe.sink is not sink:
-            made.output_stream = sys.stdout  # by this pystorm sees that prints are to be logged
+            made.output_stream = sys.stdout  # makes pystorm log what is printed
             made.owns_process = True
         return made
 
     def learn(self, conf: Mapping[str, Any], context: Mapping[str, Any]) -> None:
-        """Take from Storm's handshake what streams there are, with their fields, and which of them carry chunks."""
+        """Read the streams, their fields and the streams that carry chunks from Storm's handshake."""
         self.fields = context.get("stream->outputfields") or {}
         self.whole = whole(conf, context)
         self._arriving = arriving(conf)
@@ -75,10 +75,10 @@ class WireSerializer(Serializer):
     # --- reading ---
 
     def read_message(self) -> Any:
-        """Return the next message; of a chunk that is taken apart, the next record.
+        """Return the next message, or the next record of a chunk that is being split.
 
         Raises:
-            StormWentAwayError: there will be none.
+            StormWentAwayError: Storm has closed its end.
         """
         while True:
             if self._hands_out and (part := self._next_part()) is not None:
@@ -97,7 +97,7 @@ class WireSerializer(Serializer):
                 return message
 
     def _is_chunk(self, message: Any) -> bool:
-        """Return whether a message, with its marks as they came, is a chunk."""
+        """Return whether a message, with its marks still in place, is a chunk."""
         if type(message) is not dict or (message.get("comp"), message.get("stream")) not in self._arriving:
             return False
         from downspout.wire.chunks import is_packed
@@ -105,13 +105,13 @@ class WireSerializer(Serializer):
         return is_packed(message.get("tuple"))
 
     def _take_chunk(self, message: dict[str, Any]) -> dict[str, Any] | None:
-        """Return a chunk for a component that takes chunks; hand out the records of any other."""
+        """Return the chunk if the component takes chunks; otherwise queue its records and return None."""
         from downspout.origins import rows_of
         from downspout.wire.chunks import unpack
 
         try:
             batch = unpack(message["tuple"])
-        except ValueError as error:  # by another version of Arrow, perhaps
+        except ValueError as error:  # perhaps written by another version of Arrow
             self.send_message({"command": "error", "msg": f"a chunk of {message['comp']} cannot be read: {error}"})
             self.send_message({"command": "fail", "id": message["id"]})
             return None
@@ -126,7 +126,7 @@ class WireSerializer(Serializer):
         return None
 
     def _next_part(self) -> dict[str, Any] | None:
-        """Return the next record of a chunk; send what was held for long, and show Storm that the bolt is alive."""
+        """Return the next record of a chunk; flush old messages, and send Storm a sign of life when it is due."""
         if (part := self._parts.next()) is None:
             self._hands_out = False
             return None
@@ -140,12 +140,12 @@ class WireSerializer(Serializer):
     # --- writing ---
 
     def send_message(self, msg_dict: dict[str, Any]) -> None:
-        """Send a message; it may leave a little later.
+        """Send a message, perhaps buffered for a moment.
 
         Raises:
-            WireError: it is an emit with a value that cannot travel.
-            TopologyError: it is an emit to a stream with another number of fields.
-            StormWentAwayError: nothing reads at the other end.
+            WireError: a value of an emit cannot travel.
+            TopologyError: the stream of an emit has another number of fields.
+            StormWentAwayError: Storm has closed its end.
         """
         command = msg_dict.get("command")
         if command == "emit":
@@ -168,7 +168,7 @@ class WireSerializer(Serializer):
             self.pipe.write(self.encoder.encode(msg_dict), now=command == "error")
 
     def send_emit(self, message: dict[str, Any]) -> None:
-        """Send an emit; it may leave a little later. Raises as :meth:`send_message`."""
+        """Send an emit; raises as :meth:`send_message`."""
         values = message["tuple"]
         fields = self.fields.get(message.get("stream") or "default")
         if fields is not None and len(fields) != len(values):
@@ -197,16 +197,16 @@ class WireSerializer(Serializer):
         return WireError(f"a message cannot be sent: {error}")
 
     def flush(self) -> None:
-        """Let leave what is held."""
+        """Send all buffered messages."""
         self.pipe.flush()
 
     def serialize_dict(self, msg_dict: dict[str, Any]) -> str:
-        """Return a message as pystorm's serializer would, with its end."""
+        """Return a message with its end, as pystorm's serializer does."""
         return self.encoder.encode(msg_dict).decode() + "\nend\n"
 
 
 def _private(stream: Any, number: int) -> Any:
-    """Return a stream of our own in place of the process's stdin (0) or stdout (1); any other as it is."""
+    """Replace the process's stdin (0) or stdout (1) by a private stream; return any other stream unchanged."""
     try:
         if stream.fileno() != number:
             return stream

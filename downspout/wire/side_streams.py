@@ -1,25 +1,25 @@
-"""Streams of our own between components on Storm, and streams on which a chunk may travel whole.
+"""Internal streams between components on Storm, and the streams that carry whole chunks.
 
-**Flush** (:data:`FLUSH`): how a spout asks the sinks to flush while it waits for acks. A sink holds rows until they are
-many or old. While one record is out alone, or a hand-over waits, no further rows come, and everything would wait for
-that age. The local engine drains its bolts itself; Storm cannot. So each spout of ours has one more stream, to which
-all bolts with a method ``drain`` subscribe by an ``all`` grouping, whatever bolts are in between. It is added when the
-topology is built (:mod:`downspout.wire.specs`), and no engine of ours sees it. The request may come before the tuple
-that it is about, so it holds for :data:`FLUSH_S`: for that time, the bolt drains whenever its input is idle. A spout
-that dies need not cancel it.
+**Flush** (:data:`FLUSH`): a spout that waits for acks asks the sinks to flush. A sink holds rows until they are many or
+old. If only one record is in flight, or a hand-over is pending, no further rows come, and everything would wait for
+that age. The local engine drains its bolts itself; Storm cannot. So each of our spouts gets an extra stream, to which
+all bolts with a method ``drain`` subscribe by an ``all`` grouping, however many bolts are in between. It is added when
+the topology is built (:mod:`downspout.wire.specs`); our own engines do not see it. The request may overtake the tuple
+it concerns, so it holds for :data:`FLUSH_S`: for that time, the bolt drains whenever its input is idle. A spout that
+dies need not cancel it.
 
 **Transactions** (:data:`TRANSACTIONS`): from each Kafka spout to all tasks of a transactional sink, added in the same
-way. The sink's transaction holds the results of a spout's records and the spout's offsets, so the spout says when it
-ends; ``downspout.producing.spout_transaction`` has the messages. All results of one input partition have to be in one
-transaction. With several tasks of the sink, each gets every tuple and takes those of its own partitions: no grouping
-of Storm's looks at a part of a field.
+way. The sink's transaction holds the results of a spout's records and the spout's offsets, so the spout signals its
+end; ``downspout.producing.spout_transaction`` defines the messages. All results of one input partition must be in one
+transaction. If the sink has several tasks, each gets every tuple and uses those of its own partitions: no grouping of
+Storm's can look at part of a field.
 
-**Chunks** (:data:`CHUNKS`): to Storm a chunk is a text, so a grouping by values would send it anywhere; and to a
-component that is not on our wire (a stock streamparse bolt, a Java bolt) it is a text, too. On such a stream the
-emitter sends the records one by one: slower, and right. *Who reads* is known when the topology is built:
-:mod:`downspout.wire.specs` writes into the configuration of each component which streams only components on our wire
-read. *How they read*, and with how many tasks, is known when the topology runs: Storm tells each component how its own
-streams are grouped (``stream->target->grouping``). A stream of which neither is known carries records.
+**Chunks** (:data:`CHUNKS`): Storm sees a chunk as text, so a grouping by values would route it arbitrarily, and a
+component that is not on this wire (a stock streamparse bolt, a Java bolt) could not read it. On such a stream the
+emitter sends the records one by one, which is slower but correct. The *readers* are known when the topology is built:
+:mod:`downspout.wire.specs` writes the streams with no other readers than ours into each component's configuration. The
+*groupings* and numbers of tasks are known when the topology runs: Storm tells each component how its own streams are
+grouped (``stream->target->grouping``). A stream carries records unless both are known.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ from streamparse.thrift import GlobalStreamId, StreamInfo
 
 from downspout.protocols import BoltOffers, SpoutOffers, offers, scopes_of
 
-FLUSH = "downspout.flush"  # The stream; not to be seen in a graph of ours
+FLUSH = "downspout.flush"  # Stream name; our graphs omit it
 FLUSH_S = 5.0  # How long a request holds; spouts repeat it meanwhile
 
 
 def connect(specs: Iterable[Any]) -> None:
-    """Let all bolts that hold tuples back hear of the spouts that wait for acks."""
+    """Subscribe all bolts that hold tuples back to the flush requests of spouts that wait for acks."""
     by_class = [(spec, spec.component_cls) for spec in specs]
     holding = [spec for spec, cls in by_class if issubclass(cls, Bolt) and offers(cls, BoltOffers.drain)]
     for spec, cls in by_class:
@@ -53,19 +53,19 @@ def connect(specs: Iterable[Any]) -> None:
 
 
 class Flusher:
-    """Drains one bolt, once it was asked to, whenever there is nothing to read.
+    """After a flush request, drains a bolt whenever its input is idle.
 
     Args:
-        pipe: from which it reads; None: another wire, on which it drains only when a request comes.
+        pipe: the bolt's input; None (another serializer): the bolt drains only once per request.
     """
 
     def __init__(self, bolt: Any, pipe: Any, clock: Callable[[], float] = time.monotonic) -> None:
         self._bolt, self._pipe, self._clock = bolt, pipe, clock
         self._until = 0.0
-        self._idle: Callable[[], None] | None = None  # What the bolt does itself while there is nothing to read
+        self._idle: Callable[[], None] | None = None  # The bolt's own idle callback
 
     def processor(self, stock: Callable[[Any], None]) -> Callable[[Any], None]:
-        """Return the ``process`` of the bolt, which takes requests and hands all else to its own."""
+        """Wrap the bolt's ``process`` to intercept flush requests."""
 
         def process(tup: Any) -> None:
             if tup.stream == FLUSH:
@@ -87,7 +87,6 @@ class Flusher:
             self._bolt.ack(tup)
 
     def _on_idle(self) -> None:
-        """Nothing is there to be read."""
         if self._clock() < self._until:
             self._bolt.drain()
         else:
@@ -102,15 +101,12 @@ KEY, LENGTH = "produce.transactional", "kafka.transaction_ms"
 
 
 def connect_transactions(specs: Iterable[Any]) -> None:
-    """Connect each transactional sink with the Kafka spouts from which its tuples come.
-
-    It is called again for each component of a topology, and changes nothing then.
-    """
+    """Connect each transactional sink with the Kafka spouts upstream. Idempotent: called once per component."""
     by_name = {spec.name: spec for spec in specs}
     for sink in [spec for spec in by_name.values() if _is_transactional(spec)]:
         for name in set(_spouts_of(sink.name, by_name)):
             scopes = scopes_of(getattr(by_name[name], "component_cls", None))
-            if "kafka" in scopes and "batch" not in scopes:  # a coordinator of batches reads no records
+            if "kafka" in scopes and "batch" not in scopes:  # a batch coordinator reads no records
                 _connect(by_name[name], sink)
 
 
@@ -124,7 +120,7 @@ def _connect(spout: Any, sink: Any) -> None:
 
 
 def _hand_on_length(spout: Any, sink: Any) -> None:
-    """The sink's producer has to know how long transactions may be: its broker aborts longer ones."""
+    """Give the sink's producer the maximal length of transactions: its broker aborts longer ones."""
     length = max(int(config_of(each).get(LENGTH) or 0) for each in (spout, sink))
     if not length:
         return
@@ -142,7 +138,7 @@ def _is_transactional(spec: Any) -> bool:
 
 
 def config_of(spec: Any) -> Mapping[str, Any]:
-    """Return the configuration of a spec, which streamparse may have made a text."""
+    """Return the configuration of a spec, which streamparse may have serialized."""
     found: Mapping[str, Any] = spec.config if isinstance(spec.config, dict) else json.loads(spec.config or "{}")
     return found
 
@@ -159,13 +155,13 @@ def _spouts_of(name: str, by_name: Mapping[str, Any], seen: frozenset[str] = fro
             yield from _spouts_of(source.componentId, by_name, seen | {name})
 
 
-CHUNKS = "wire.chunks"  # The key of the configuration: streams by component
+CHUNKS = "wire.chunks"  # Configuration key: streams by component
 BLIND = frozenset({"shuffle", "local_or_shuffle", "none", "all", "direct"})
-"""Groupings that do not look into a tuple. A global one is a fields grouping without fields, to Storm."""
+"""Groupings that ignore a tuple's values. Storm expresses a global grouping as a fields grouping without fields."""
 
 
 def readable(specs: Iterable[Any], on_wire: Iterable[str]) -> dict[str, list[str]]:
-    """Return the streams of each component on our wire that only such components read."""
+    """Return the streams of each component on this wire that only such components read."""
     specs, ours = list(specs), set(on_wire)
     readers: dict[tuple[str, str], set[str]] = {}
     for spec in specs:
@@ -183,7 +179,7 @@ def readable(specs: Iterable[Any], on_wire: Iterable[str]) -> dict[str, list[str
 
 
 def whole(conf: Mapping[str, Any], context: Mapping[str, Any]) -> frozenset[str]:
-    """Return the streams of this component on which a chunk goes whole, from Storm's handshake.
+    """Return the component's streams that carry whole chunks, from Storm's handshake.
 
     >>> conf = {"wire.chunks": {"parse": ["default", "rejects"]}}
     >>> targets = {"default": {"rows": {"type": "SHUFFLE"}}, "rejects": {"sums": {"type": "FIELDS", "fields": ["key"]}}}
@@ -205,7 +201,7 @@ def whole(conf: Mapping[str, Any], context: Mapping[str, Any]) -> frozenset[str]
 
 
 def is_blind(grouping: Mapping[str, Any], tasks: int) -> bool:
-    """Return whether Storm delivers to a reader of so many tasks without looking into the tuples.
+    """Return whether Storm delivers to a reader with so many tasks regardless of the tuples' values.
 
     >>> is_blind({"type": "SHUFFLE"}, 2), is_blind({"type": "FIELDS", "fields": ["key"]}, 2)
     (True, False)
@@ -215,5 +211,5 @@ def is_blind(grouping: Mapping[str, Any], tasks: int) -> bool:
 
 
 def arriving(conf: Mapping[str, Any]) -> frozenset[tuple[str, str]]:
-    """Return the component and stream of all chunks that may be on their way in this topology."""
+    """Return component and stream of all chunks that this topology may carry."""
     return frozenset((name, stream) for name, streams in (conf.get(CHUNKS) or {}).items() for stream in streams)

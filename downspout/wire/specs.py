@@ -1,13 +1,13 @@
-"""Specs that see their whole topology: they name the streams that carry chunks, and connect spouts with the sinks that
-they speak to (:mod:`downspout.wire.side_streams`).
+"""Specs that see their whole topology: they determine the streams that carry chunks and add the streams between spouts
+and sinks (:mod:`downspout.wire.side_streams`).
 
-streamparse makes a topology's specs one by one, and Storm gives a component the names of its readers, but not their
-kinds. Python calls ``__set_name__`` of each attribute when a class is made, and by then the whole topology is there. So
-this works with stock streamparse, on the machine that submits. One spec of ours in a topology is enough.
+streamparse creates a topology's specs one by one, and Storm tells a component its readers' names but not their kinds.
+Python calls ``__set_name__`` of each attribute when a class is created; by then the topology is complete. So this works
+with stock streamparse, on the submitting machine, if a topology contains at least one of our specs.
 
-``kafka.emit=auto`` is resolved here, too (decision 0008). Chunks are faster, and mean the same to the user if
-everything that their records reach takes chunks. One bolt that needs records would get them from a chunk that is acked
-as a whole: a slow one would have one message timeout for thousands of records. Then the spout emits records.
+``kafka.emit=auto`` is also resolved here (decision 0008). Chunks are faster, and equivalent for the user if every
+downstream component takes chunks. A bolt that needs records would get them from a chunk that is acked as a whole: a
+slow bolt would have a single message timeout for thousands of records. In that case the spout emits records.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from downspout.wire.side_streams import CHUNKS, FLUSH, TRANSACTIONS, config_of, 
 
 @dataclass(frozen=True)
 class Part:
-    """A component of a topology, as far as the choice depends on it."""
+    """The properties of a component that decide between records and chunks."""
 
     name: str
     cls: type
@@ -39,7 +39,7 @@ class Part:
 
 
 def records_by_readers(parts: Mapping[str, Part], spout: str) -> str:
-    """Return which component needs records of what a spout emits, at whatever distance; empty: none does."""
+    """Return why a spout must emit records: the downstream component that needs them; empty if none does."""
     seen, rest = {spout}, [spout]
     while rest:
         name = rest.pop()
@@ -62,7 +62,7 @@ def _why_records(reader: Part) -> str:
 
 
 def has_types(cls: Any, conf: Mapping[str, Any]) -> bool:
-    """Return whether a bolt that declares columns has some: a parser without types takes records."""
+    """Return False for a parser without types: it declares no columns and takes records."""
     columns_of = getattr(cls, "columns_of", None)
     try:
         return columns_of is None or columns_of(conf) is not None
@@ -70,11 +70,10 @@ def has_types(cls: Any, conf: Mapping[str, Any]) -> bool:
         return False  # `check` says so elsewhere
 
 
-RUN = "sink.run"  # The key of a sink's configuration that says what its run is
-SINKS = "spout.sinks"  # The key of a spout's configuration that says where the sinks of its topology write
-WHY_RECORDS = (
-    "spout.emit"  # The key of a spout's configuration that says, by spout, why it is to emit records; empty: nothing is
-)
+# Configuration keys
+RUN = "sink.run"  # of a sink: a description of its run
+SINKS = "spout.sinks"  # of a spout: the directories that its topology's sinks write
+WHY_RECORDS = "spout.emit"  # of a spout: why it must emit records, by spout; empty if it need not
 OF_SPOUT = ("kafka.bootstrap", "kafka.topics", "kafka.pattern", "kafka.group", "kafka.dead_letter_topic")
 """The settings of a Kafka spout that a reader of its topology's output needs."""
 
@@ -94,11 +93,11 @@ class BoltSpec(ShellBoltSpec):
 
 
 def annotate(topology: Any) -> None:
-    """Write into the configuration of each component on our wire, as Storm gets it, which streams carry chunks."""
+    """Add the internal streams, and write the settings derived from the topology into each component's
+    configuration."""
     specs = [spec for spec in getattr(topology, "specs", ()) if _is_on_wire(spec)]
-    # Where bolts hold tuples back, connect the spouts with them.
     connect(specs)
-    connect_transactions(getattr(topology, "specs", ()))  # transactional sinks, likewise
+    connect_transactions(getattr(topology, "specs", ()))
     found = readable(getattr(topology, "specs", ()), (spec.name for spec in specs))
     run, parts = run_of(topology), _parts(topology)
     writing = [spec for spec in specs if "parquet" in scopes_of(spec.component_cls)]
@@ -114,11 +113,11 @@ def annotate(topology: Any) -> None:
 
 
 def _parts(topology: Any) -> dict[str, Part]:
-    """Return the components of a topology for the choice of what spouts emit (``kafka.emit=auto``)."""
+    """Return the components of a topology, to resolve ``kafka.emit=auto``."""
     return {
         spec.name: Part(
             spec.name,
-            cls if isinstance(cls := spec.component_cls, type) else type(None),  # Java, or a shell's program
+            cls if isinstance(cls := spec.component_cls, type) else type(None),  # Java, or a shell program
             {**(getattr(topology, "config", None) or {}), **config_of(spec)},
             {source.componentId for source in spec.inputs or {} if source.streamId not in (FLUSH, TRANSACTIONS)},
         )
@@ -127,9 +126,9 @@ def _parts(topology: Any) -> dict[str, Part]:
 
 
 def run_of(topology: Any) -> dict[str, Any]:
-    """Return what a topology's file says of its run, for the sinks to note (``downspout/sink/notes.py``)."""
+    """Describe the run from the topology's class, for the notes of the sinks (``downspout/sink/notes.py``)."""
     file = getattr(sys.modules.get(topology.__module__), "__file__", None)
-    # The name is given later. Secrets stay where they are: of a spout's settings only those that no secret can be in.
+    # The name is given later. Only settings of a spout that cannot contain secrets are copied.
     spouts = {
         spec.name: {key: value for key, value in config_of(spec).items() if key in OF_SPOUT}
         for spec in getattr(topology, "specs", ())

@@ -1,14 +1,14 @@
-"""Tuples and chunks in and out: what pystorm's methods do, by fewer calls.
+"""Reading and emitting tuples and chunks: replacements for pystorm's methods with fewer calls.
 
-Reading differs from pystorm in two ways. An origin is an ``Origin`` again. And a tuple with a wrong number of values is
-failed by name: pystorm raises before it has noted which tuple it was, and so neither acks nor fails it.
+Reading differs from pystorm in two ways. An origin becomes an ``Origin`` again. And a tuple with a wrong number of
+values is failed: pystorm raises before it has noted the current tuple, and so neither acks nor fails it.
 
-Chunks use pystorm's methods: ``emit`` takes a record batch, and ``process_chunk`` gets one, as in the local engine
-(``downspout.engine.bulk_calls``).
+Chunks use pystorm's methods: ``emit`` accepts a record batch, and ``process_chunk`` receives one, as in the local
+engine (``downspout.engine.bulk_calls``).
 
-:class:`Outlet` emits for a spout of ours: a value that cannot travel is its record's failure, not the process's. If a
-topology has no ackers, Storm acks inside emit: over the pipe that is a command within a command, for all tuples of one
-call. Then tuples leave without ids, and count as acked when the call is over.
+:class:`Outlet` emits for our spouts: a value that cannot travel fails its record, not the process. If a topology has no
+ackers, Storm acks inside emit: over the pipe that is a command within a command, for all tuples of one call. So tuples
+are emitted without ids and count as acked after the call.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from downspout.wire.serializer import WireError
 
 
 def reader(bolt: Any, context: Mapping[str, Any], note: NoteWriter | None = None) -> Callable[[], Any]:
-    """Return the ``read_tuple`` of a bolt with this context, which notes what it begins with."""
+    """Return a ``read_tuple`` for a bolt; it records in ``note`` each tuple that the bolt begins."""
     inputs: dict[tuple[str, str], tuple[Any, int, int]] = {}
     for source, streams in (context.get("source->stream->fields") or {}).items():
         for stream, fields in streams.items():
@@ -51,7 +51,7 @@ def reader(bolt: Any, context: Mapping[str, Any], note: NoteWriter | None = None
             return Tuple(command["id"], source, stream, command["task"], tuple(values))
         kind, count, origin_at = found
         if len(values) != count:
-            # pystorm fails what is current.
+            # pystorm fails the current tuples.
             bolt._current_tups = [Tuple(command["id"], source, stream, command["task"], tuple(values))]
             raise TopologyError(
                 f"{bolt.component_name}: a tuple of {source}:{stream} has {len(values)} values; the stream has {count} "
@@ -70,7 +70,7 @@ def reader(bolt: Any, context: Mapping[str, Any], note: NoteWriter | None = None
 
 
 def note_chunk(note: NoteWriter, batch: Any) -> None:
-    """Note from which record to which a chunk goes; it has rows."""
+    """Record the first and last record of a chunk, which must not be empty."""
     from downspout.origins import origin_at
 
     if "origin" not in batch.schema.names:
@@ -82,7 +82,7 @@ def note_chunk(note: NoteWriter, batch: Any) -> None:
 
 
 def acker(pipe: Pipe, stock: Callable[[Any], None]) -> Callable[[Any], None]:
-    """Return the ``ack`` of a bolt; ``stock`` is for ids that are not Storm's, which are numbers as text."""
+    """Return an ``ack`` for a bolt; ``stock`` gets ids that are not Storm's (numbers as text)."""
     write = pipe.write
 
     def ack(tup: Any) -> None:
@@ -96,7 +96,7 @@ def acker(pipe: Pipe, stock: Callable[[Any], None]) -> Callable[[Any], None]:
 
 
 def emitter(send: Callable[[dict[str, Any]], None], stock: Callable[..., Any]) -> Callable[..., Any]:
-    """Return the ``emit`` of a spout; ``stock`` is for direct emits and those that ask for task ids."""
+    """Return an ``emit`` for a spout; ``stock`` gets direct emits and those that ask for task ids."""
 
     def emit(
         tup: Any, tup_id: Any = None, stream: Any = None, direct_task: Any = None, need_task_ids: bool = False
@@ -116,7 +116,7 @@ def emitter(send: Callable[[dict[str, Any]], None], stock: Callable[..., Any]) -
 
 
 def as_origin(value: Any) -> Any:
-    """Return what is an origin as one; a field of that name may hold something else.
+    """Convert a list to an Origin; any other value, which a field of that name may hold, is returned unchanged.
 
     >>> as_origin(["lines", "", 0, 17, ""]), as_origin("JFK")
     (Origin(topic='lines', topic_id='', partition=0, offset=17, path=''), 'JFK')
@@ -129,18 +129,18 @@ def as_origin(value: Any) -> Any:
 
 
 READING = ("_run", "read_tuple", "read_command", "read_message", "is_tick", "is_heartbeat")
-"""A class that overrides one of these reads in its own way, and is given records."""
+"""A class that overrides one of these receives records only."""
 OF_SPOUT = ("tup_id", "stream", "direct_task", "need_task_ids")
 OF_BOLT = ("stream", "anchors", "direct_task", "need_task_ids")
 
 
 def reads_as_pystorm(cls: Any) -> bool:
-    """Return whether a class of bolts leaves to pystorm how tuples are read."""
+    """Return whether a bolt class uses pystorm's methods to read tuples."""
     return all(getattr(cls, name, None) is getattr(Bolt, name, None) for name in READING)
 
 
 def chunk_processor(bolt: Any, stock: Callable[[Any], None]) -> Callable[[Any], None]:
-    """Return the ``process`` of a bolt that takes records and chunks."""
+    """Return a ``process`` for a bolt that takes records and chunks."""
 
     def process(tup: Any) -> None:
         (stock if isinstance(tup.values, tuple) else bolt.process_chunk)(tup)
@@ -149,13 +149,13 @@ def chunk_processor(bolt: Any, stock: Callable[[Any], None]) -> Callable[[Any], 
 
 
 def chunk_emitter(component: Any, stock: Callable[..., Any]) -> Callable[..., Any]:
-    """Return the ``emit`` of a component that emits values and chunks; ``stock`` emits values."""
+    """Return an ``emit`` for values and chunks; ``stock`` emits values."""
     if isinstance(component, Bolt) and not isinstance(component, BatchingBolt):
 
         def emit_of_bolt(
             tup: Any, stream: Any = None, anchors: Any = None, direct_task: Any = None, need_task_ids: bool = False
         ) -> Any:
-            if type(tup) is list or not _is_batch(tup):  # by place: keywords cost a record a tenth of its emit
+            if type(tup) is list or not _is_batch(tup):  # positional: keywords would make an emit a tenth slower
                 return stock(tup, stream, anchors, direct_task, need_task_ids)
             given = (stream, anchors, direct_task, need_task_ids)
             return _send(component, stock, tup, dict(zip(OF_BOLT, given, strict=True)))
@@ -172,15 +172,16 @@ def chunk_emitter(component: Any, stock: Callable[..., Any]) -> Callable[..., An
 
 
 def _is_batch(tup: Any) -> bool:
-    pyarrow = sys.modules.get("pyarrow")  # without it there is no batch
+    pyarrow = sys.modules.get("pyarrow")  # not loaded: no batch can exist
     return pyarrow is not None and isinstance(tup, pyarrow.RecordBatch)
 
 
 def _send(component: Any, stock: Callable[..., Any], batch: Any, how: dict[str, Any]) -> Any:
-    """Emit a chunk whole, or record by record; return the tasks that got any of it, where that is asked for.
+    """Emit a chunk whole or record by record; return the receiving tasks on request.
 
     Raises:
         TopologyError: its columns are not the stream's fields.
+        WireError: Arrow IPC does not support its types.
     """
     from downspout.wire.chunks import pack
 
@@ -204,7 +205,7 @@ def _send_records(component: Any, stock: Callable[..., Any], batch: Any, how: di
 
     tup_id = how.get("tup_id")
     if tup_id is not None and not batch.num_rows:
-        component.ack(tup_id)  # no reader will
+        component.ack(tup_id)  # nothing is emitted that a reader could ack
     elif tup_id is not None:
         how["tup_id"] = component.serializer.shares.open(tup_id, batch.num_rows)
     reached: set[int] = set()
@@ -230,12 +231,12 @@ class Outlet:
         self, emit: Callable[..., Any], refused: Callable[[str | None, WireError], None], conf: Mapping[str, Any]
     ) -> None:
         self._emit = emit  # the component's own
-        self._refused = refused  # called for each record whose tuple cannot be sent
-        self._has_ackers = conf.get("topology.acker.executors") != 0  # not set: as many as workers
+        self._refused = refused  # called for each tuple that cannot be sent
+        self._has_ackers = conf.get("topology.acker.executors") != 0  # unset: as many as workers
         self._acked: list[str] = []
 
     def emit(self, values: list[Any], tup_id: str | None = None, stream: str | None = None) -> None:
-        """Emit; without ackers leave the id out, and note the ack."""
+        """Emit; without ackers, omit the id and count the tuple as acked."""
         try:
             self._emit(values, tup_id=tup_id if self._has_ackers else None, stream=stream)
         except WireError as error:

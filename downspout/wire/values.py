@@ -1,4 +1,4 @@
-r"""Values on Storm's pipe: what is plain JSON travels as it is, and what is not as a text with a mark in front.
+r"""Values on Storm's pipe: plain JSON travels unchanged, any other value as a text that begins with a mark.
 
 ====================================  ==================================  ====================================
 value                                 on the pipe                         arrives as
@@ -17,16 +17,14 @@ lone surrogates
 dict with other keys                  ``{"\0dict": [[key, value], …]}``   the same
 ====================================  ==================================  ====================================
 
-Texts that begin with NUL hardly exist, so a component that knows nothing of this reads and writes plain values. A UUID
-arrives as its text, an Enum as its value, a number of numpy's as Python's, a time without its ``fold``, and the NaT of
-pandas and numpy as None. Everything else is an error of the emit.
+Texts that begin with NUL hardly exist, so a component that does not know this encoding reads and writes plain values. A
+UUID arrives as its text, an Enum as its value, a numpy scalar as Python's, a time without its ``fold``, and the NaT of
+pandas and numpy as None. Any other value is an error of the emit, also a time with nanoseconds.
 
-Why a text and no object: tuples between two workers go through Storm's Kryo, which knows texts without registration.
-
-Between two workers Storm sends tuples by Kryo, which refuses classes that are not registered, and ends the worker. In
-the JVM, Storm's JSON parser makes objects of its own of lists, dicts and floats of 17 digits; :data:`KRYO` registers
-them. Nimbus adds up what the topology and its components register (``Nimbus.normalizeConf``), so a spout can do it for
-its topology.
+Between two workers Storm sends tuples by Kryo, which knows texts (hence texts, not objects) but refuses classes that
+are not registered, and ends the worker. In the JVM, Storm's JSON parser creates objects of its own for lists, dicts and
+floats of 17 digits; :data:`KRYO` registers their classes. Nimbus adds the registrations of the topology and its
+components (``Nimbus.normalizeConf``), so a spout can register them for its topology.
 """
 
 from __future__ import annotations
@@ -53,21 +51,21 @@ KRYO_CLASSES = (
     "org.apache.storm.shade.net.minidev.json.JSONObject",
     "java.math.BigDecimal",
 )
-"""What a list, a dict and such a float are in the JVM of Storm 2.8."""
+"""The classes of a list, a dict and such a float in the JVM of Storm 2.8."""
 KRYO = {"topology.kryo.register": list(KRYO_CLASSES)}
-"""The same as configuration, of a topology, a component or a cluster."""
+"""The configuration that registers them, for a topology, a component or a cluster."""
 MARK = "\0"
-QUOTED_MARK = rb'"\u0000'  # How a text that begins with the mark looks in JSON, from any writer
+QUOTED_MARK = rb'"\u0000'  # The mark at the beginning of a JSON text, from any writer
 DICT = MARK + "dict"
 BASES: tuple[Callable[[Any], Any], ...] = (str, int, float, list, dict)  # A value of a subclass travels as one of these
 DIGITS = bytes(ord("0") if chr(byte) in "-0123456789" else byte for byte in range(256))
 LONG_NUMBER = b"0" * 20
-"""From so many digits on, or one less and a sign, a number may be beyond 64 bits, where orjson rounds it."""
+"""A number with so many digits (a sign counts as one) may exceed 64 bits; orjson would round it."""
 QUOTE = ord('"')
 
 
 class Packed:
-    """A text that begins with a mark of ours, and travels as it is."""
+    """A text with its mark, which travels unchanged."""
 
     __slots__ = ("text",)
 
@@ -84,12 +82,12 @@ def _text(value: str) -> str:
 
 
 def _is_numpy(value: Any) -> bool:
-    """Return whether it is one value of numpy's, and no array of them."""
+    """Return whether it is a numpy scalar."""
     return type(value).__module__ == "numpy" and getattr(value, "shape", None) == ()
 
 
 def _odd(value: Any) -> Any:
-    """Return what travels in place of a value that is no JSON by itself; orjson asks for it, value by value."""
+    """Return the JSON substitute of a value that is not JSON; orjson calls this for each."""
     if isinstance(value, bytes | bytearray | memoryview):
         return _mark("bytes", b64encode(value).decode())
     if isinstance(value, Packed):
@@ -117,7 +115,7 @@ def _odd(value: Any) -> Any:
 
 
 def plain(value: Any) -> Any:
-    r"""Return a value as JSON can hold it, by looking at all of it.
+    r"""Return a value with every part that is not JSON replaced by its substitute.
 
     >>> plain([b"\xff", float("inf"), {1: "one"}])
     ['\x00bytes:/w==', '\x00float:inf', {'\x00dict': [[1, 'one']]}]
@@ -151,7 +149,7 @@ def _is_unicode(text: str) -> bool:
 
 
 def _has_odd_float(value: Any) -> bool:
-    """Return whether there is a NaN or an infinity in it, all of which orjson writes as null."""
+    """Return whether a value contains a NaN or an infinity, which orjson writes as null."""
     if isinstance(value, float):
         return not isfinite(value)
     if isinstance(value, dict):
@@ -162,10 +160,10 @@ def _has_odd_float(value: Any) -> bool:
 
 
 class Encoder:
-    """Makes JSON of messages. Not for several threads at once.
+    """Encodes messages as JSON. Not thread-safe.
 
-    The fast way is one call of orjson. Its result is thrown away in the few cases in which it would not be exact, and
-    then every value is looked at.
+    The fast path is one call of orjson. In the few cases in which its result would not be exact, it is discarded and
+    :func:`slow` encodes the message.
     """
 
     def __init__(self) -> None:
@@ -182,7 +180,7 @@ class Encoder:
         return odd
 
     def encode(self, message: Any) -> bytes:
-        r"""Return JSON in one line.
+        r"""Return one line of JSON.
 
         >>> Encoder().encode({"tuple": ["a", b"\x00", 2**64]})
         b'{"tuple":["a","\\u0000bytes:AA==",18446744073709551616]}'
@@ -205,33 +203,33 @@ class Encoder:
 
 
 def slow(message: Any) -> bytes:
-    """Return JSON in one line, without orjson; equal to it in value."""
+    """Return one line of JSON, without orjson; equal to its result in value."""
     return json.dumps(plain(message), allow_nan=False, separators=(",", ":")).encode()
 
 
 def parse(data: bytes) -> Any:
-    r"""Return the content of a message from any writer, with the marks as they came.
+    r"""Return the content of a message from any writer, with the marks still in place.
 
     >>> parse(rb'[18446744073709551616, NaN, "\u0000bytes:/w=="]')
     [18446744073709551616, nan, '\x00bytes:/w==']
 
     Raises:
-        ValueError: it is no JSON, or no UTF-8.
+        ValueError: it is not JSON or not UTF-8.
     """
     if orjson is None or _has_long_number(data):
         return json.loads(data)
     try:
         return orjson.loads(data)
-    except ValueError:  # NaN, lone surrogates: Python reads them
+    except ValueError:  # Python's parser accepts NaN and lone surrogates
         return json.loads(data)
 
 
 def _has_long_number(data: bytes) -> bool:
-    """Return whether there may be a number beyond 64 bits."""
+    """Return whether the data may contain a number beyond 64 bits."""
     digits = data.translate(DIGITS)
     at = digits.find(LONG_NUMBER)
     while at >= 0:
-        # Digits behind a quotation mark are a text. Nearly half of Storm's ids are one of 19 digits and a sign.
+        # Digits after a quotation mark are a text. Nearly half of Storm's ids have 19 digits and a sign.
         if data[at - 1] != QUOTE:
             return True
         at = digits.find(LONG_NUMBER, at + len(LONG_NUMBER))
@@ -239,7 +237,7 @@ def _has_long_number(data: bytes) -> bool:
 
 
 def restore(value: Any) -> Any:
-    r"""Return a value with all that was marked as it was.
+    r"""Return a value with every marked text converted back.
 
     >>> restore([1, "a", "\x00bytes:/w=="])
     [1, 'a', b'\xff']
@@ -261,7 +259,7 @@ def _hashable(key: Any) -> Any:
 
 
 def _unmark(text: str) -> Any:
-    """Return what a text with the mark stands for; the text itself where it was no work of ours."""
+    """Return the value of a marked text; the text itself if it is not our encoding."""
     kind, _, rest = text[1:].partition(":")
     try:
         return _READERS[kind](rest)
