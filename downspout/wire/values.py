@@ -19,7 +19,7 @@ dict with other keys                  ``{"\0dict": [[key, value], …]}``   the 
 
 Texts that begin with NUL hardly exist, so a component that does not know this encoding reads and writes plain values. A
 UUID arrives as its text, an Enum as its value, a numpy scalar as Python's, a time without its ``fold``, and the NaT of
-pandas and numpy as None. Any other value is an error of the emit, also a time with nanoseconds.
+pandas and numpy as None. Any other value, also a time with nanoseconds, is an error of the emit.
 
 Between two workers Storm sends tuples by Kryo, which knows texts (hence texts, not objects) but refuses classes that
 are not registered, and ends the worker. In the JVM, Storm's JSON parser creates objects of its own for lists, dicts and
@@ -81,6 +81,11 @@ def _text(value: str) -> str:
     return _mark("text", b64encode(value.encode("utf-8", "surrogatepass")).decode())
 
 
+def _marked(value: Any) -> Any:
+    """Return a text with a mark if it begins with NUL, any other value unchanged."""
+    return plain(value) if type(value) is str else value
+
+
 def _is_numpy(value: Any) -> bool:
     """Return whether it is a numpy scalar."""
     return type(value).__module__ == "numpy" and getattr(value, "shape", None) == ()
@@ -99,18 +104,23 @@ def _odd(value: Any) -> Any:
     if isinstance(value, dt.datetime):
         if value != value:  # pandas.NaT, which is a datetime; numpy's arrives as None, too
             return None
-        return _mark("datetime", value.isoformat())
-    if isinstance(value, dt.date | dt.time):
-        return _mark(type(value).__name__, value.isoformat())
+        if not getattr(value, "nanosecond", 0):  # of a pandas.Timestamp
+            return _mark("datetime", value.isoformat())
+    elif isinstance(value, dt.date | dt.time):
+        return _mark("date" if isinstance(value, dt.date) else "time", value.isoformat())
     if isinstance(value, UUID):
         return str(value)
     if isinstance(value, Enum):
-        return value.value
+        return _marked(value.value)
     for kind in BASES:
         if isinstance(value, kind) and type(value) is not kind:  # type: ignore[arg-type]
-            return kind(value)
+            return _marked(kind(value))
     if _is_numpy(value):
-        return value.item()
+        item = value.item()
+        if type(item) is not int or value.dtype.kind not in "mM":
+            return item
+        if (micros := value.astype(f"{value.dtype.kind}8[us]")) == value and type(micros.item()) is not int:
+            return micros.item()  # nanoseconds that are 0; others have no exact counterpart
     raise TypeError(f"a {type(value).__name__} cannot be sent over Storm's pipe: {value!r}"[:300])
 
 
@@ -150,6 +160,8 @@ def _is_unicode(text: str) -> bool:
 
 def _has_odd_float(value: Any) -> bool:
     """Return whether a value contains a NaN or an infinity, which orjson writes as null."""
+    if isinstance(value, Enum):
+        return _has_odd_float(value.value)
     if isinstance(value, float):
         return not isfinite(value)
     if isinstance(value, dict):

@@ -4,6 +4,7 @@ import datetime as dt
 import json
 import math
 from decimal import Decimal
+from enum import Enum
 from typing import Any
 
 import numpy as np
@@ -130,6 +131,70 @@ def test_no_time_arrives_as_none(encode: Any) -> None:
     pandas = pytest.importorskip("pandas")
     data = encode({"tuple": [pandas.NaT, [pandas.NaT], np.datetime64("NaT"), pandas.Timestamp(2024, 5, 1)]})
     assert received(data)["tuple"] == [None, [None], None, dt.datetime(2024, 5, 1)]
+
+
+class Day(dt.date):
+    """A subclass, such as pendulum's."""
+
+
+class Hour(dt.time):
+    """A subclass."""
+
+
+class Text(str):
+    """A subclass."""
+
+
+class Choice(Enum):
+    """Values that need a mark."""
+
+    TEXT = "\0bytes:AA=="
+    NAN = math.nan
+
+
+@pytest.mark.parametrize("encode", [Encoder().encode, slow])
+@pytest.mark.parametrize(
+    ("value", "same"),
+    [
+        (Day(2020, 1, 1), dt.date(2020, 1, 1)),
+        (Hour(12), dt.time(12)),
+        (Text("\0bytes:AA=="), "\0bytes:AA=="),
+        (np.str_("\0float:1"), "\0float:1"),
+        (Choice.TEXT, "\0bytes:AA=="),
+        (Choice.NAN, math.nan),
+        (np.datetime64("2020-01-01"), dt.date(2020, 1, 1)),
+        (np.datetime64("2020-01-01T12:00:00.000001", "ns"), dt.datetime(2020, 1, 1, 12, microsecond=1)),
+    ],
+    ids=str,
+)
+def test_values_of_other_classes_arrive_as_those_of_the_base_class(encode: Any, value: Any, same: Any) -> None:
+    """Neither a class name nor a mark of ours replaces the value."""
+    assert exactly(received(encode([value]))) == exactly([same])
+
+
+@pytest.mark.parametrize("encode", [Encoder().encode, slow])
+@pytest.mark.parametrize(
+    "value",
+    [
+        np.datetime64("2020-01-01T00:00:00.000000001"),
+        np.datetime64("12020-01-01"),
+        np.timedelta64(1, "ns"),
+        np.timedelta64(1, "s"),
+    ],
+    ids=str,
+)
+def test_a_time_without_an_exact_counterpart_is_an_error(encode: Any, value: Any) -> None:
+    """It does not arrive as a number."""
+    with pytest.raises(TypeError, match="cannot be sent"):
+        encode([value])
+
+
+@pytest.mark.parametrize("encode", [Encoder().encode, slow])
+def test_a_timestamp_with_nanoseconds_is_an_error(encode: Any) -> None:
+    """Python's datetime would drop them."""
+    pandas = pytest.importorskip("pandas")
+    with pytest.raises(TypeError, match="cannot be sent"):
+        encode([pandas.Timestamp("2020-01-01T00:00:00.000000001")])
 
 
 @pytest.mark.parametrize("kind", [np.float32, np.float64])
