@@ -1,4 +1,4 @@
-"""A real Storm on one machine, and the programs that streamparse calls: see ``downspout storm``.
+"""A real Storm on one machine, and replacements for the programs that streamparse calls: see ``downspout storm``.
 
 To change how the local Storm is started: node.py
 To change what `sparse run` does: local.py

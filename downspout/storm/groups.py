@@ -1,12 +1,12 @@
-"""Process groups: a process with all that it started, directly or not, and that stayed in its group.
+"""Process groups: a process and those of its descendants that stayed in its group.
 
-A daemon or a JVM that we start leads a group (and a session) of its own. Storm's workers and their Python processes
-stay in the group of the supervisor that started them, also after its death. So ending a group ends exactly these.
+A daemon or JVM that we start leads its own group and session. Storm's workers and their Python processes stay in the
+group of their supervisor, also after its death. So ending a group ends exactly these.
 
-A group goes by the id of the process that led it, and the kernel gives that id to no new process while the group has
-members. Once the group is empty, an unrelated process may get it. Its birth differs as long as it lives. A group that
-it left behind cannot be distinguished, which takes a crash of ours, the same process id within the same boot, and the
-end of that process: so only groups are ended that we have noted as started and not as ended.
+A group's id is the process id of its leader, and the kernel does not reuse that id while the group has members. Once
+the group is empty, an unrelated process may get the id; while it lives, its birth shows the difference. If it has ended
+and left a group of its own, the two are indistinguishable. That takes a crash of ours and a reuse of the id within the
+same boot. So only groups that are recorded as started and not as ended are ended.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ POLL_S = 0.05
 
 
 def members(leader: int) -> list[ProcessIdentity]:
-    """Return the living processes of the group that this process leads or led."""
+    """Return the living processes of the group with this leader, alive or not."""
     return [found for pid in _listed("pgid", leader) if (found := ProcessIdentity.of(pid)).birth]
 
 
 def survivors(leader: ProcessIdentity) -> list[ProcessIdentity]:
-    """Return the living processes of a group; none where the group is an unrelated one, or our own."""
+    """Return the living processes of a group; none if the group is unrelated or our own."""
     here = ProcessIdentity.of(os.getpid())
     if leader.pid == os.getpgrp() or _boot(leader.birth) != _boot(here.birth):
         return []
@@ -35,14 +35,14 @@ def survivors(leader: ProcessIdentity) -> list[ProcessIdentity]:
 
 
 def _listed(column: str, value: int) -> list[int]:
-    """Return the ids of all processes that have this value in a column of ``ps``."""
+    """Return the ids of all processes with this value in a column of ``ps``."""
     listed = subprocess.run(["ps", "-A", "-o", f"pid=,{column}="], capture_output=True, text=True, check=False).stdout
     rows = [line.split() for line in listed.splitlines()]
     return [int(pid) for pid, found in rows if found == str(value)]
 
 
 def end(leader: ProcessIdentity, seconds: float, clock: Clock = SYSTEM_CLOCK) -> bool:
-    """End a group: by SIGTERM, and what is left after ``seconds`` by SIGKILL. Return whether there was any."""
+    """End a group by SIGTERM, after ``seconds`` by SIGKILL. Return whether it had members."""
     if not (left := survivors(leader)):
         return False
     for number, limit_s in ((signal.SIGTERM, seconds), (signal.SIGKILL, 10.0)):
@@ -57,6 +57,6 @@ def end(leader: ProcessIdentity, seconds: float, clock: Clock = SYSTEM_CLOCK) ->
 
 
 def _boot(born: str) -> str:
-    """Return the part of a birth that names the boot; empty where births do not name it."""
+    """Return the part of a birth that identifies the boot; empty if births lack it."""
     boot, slash, _ = born.partition("/")
     return boot if slash else ""

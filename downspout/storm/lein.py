@@ -1,18 +1,19 @@
-"""Our ``lein``: what stock streamparse asks of Leiningen, answered without it.
+"""A ``lein`` that does for stock streamparse what it needs of Leiningen.
 
-Leiningen wants a repository that many networks do not have, for one job: to zip the Python files of a project. This
-one reads ``project.clj`` and answers ``version``, ``deps :tree``, ``clean``, ``jar`` and ``uberjar``. For Storm's
-version it names the Storm that is there: streamparse insists that the two are equal, and a project may pin an old one.
+Leiningen requires a repository that many networks cannot reach, only to zip the Python files of a project. This program
+reads ``project.clj`` and answers ``version``, ``deps :tree``, ``clean``, ``jar`` and ``uberjar``. It reports the
+installed version of Storm as the project's: streamparse insists that the two are equal, and a project may pin an old
+one.
 
-**``project.clj``.** A project file is Clojure, which only Leiningen can read in full. What ``sparse quickstart`` writes
-is a list of plain keys and values, and those are found by their form.
+**``project.clj``.** A project file is Clojure, which only Leiningen can read in full. ``sparse quickstart`` writes a
+list of plain keys and values; regular expressions find those.
 
 **The bundle** is the Python side of a topology as one archive, for workers that cannot install anything. A topology's
-own files travel in its jar. What they import, a worker must have: streamparse would make a virtual environment on each
-by SSH and pip. The bundle holds the same in the same place without either: unpacked in ``virtualenv_root`` it is
-``NAME/bin/streamparse_run``, which is what ``sparse submit`` tells Storm to start, and ``NAME/lib`` with the installed
-files of every distribution that is needed. Workers bring the Python itself, of the version and platform that the bundle
-was made with.
+own files travel in its jar; the worker must have what they import. For this, streamparse would make a virtual
+environment on each worker by SSH and pip. The bundle puts the same files in the same place without either: unpacked in
+``virtualenv_root``, it provides ``NAME/bin/streamparse_run``, which ``sparse submit`` tells Storm to start, and
+``NAME/lib`` with the files of every required distribution. Workers bring Python itself, of the version and platform
+that the bundle was made with.
 """
 
 from __future__ import annotations
@@ -32,14 +33,14 @@ from downspout.system.packaging import archive, check_imports, closure, files_be
 # --- project.clj ---
 
 STORM_MODULES = frozenset({"storm-core", "storm-client", "storm-server", "flux-core", "flux-wrappers"})
-"""What the Storm that is there brings, whatever version the project names."""
+"""Modules of the installed Storm, which replace those of any version that the project names."""
 
 
 @dataclass(frozen=True)
 class Project:
-    """What a project file says: folders relative to the project, dependencies as versions by ``group/name``.
+    """The content of a project file: folders relative to the project, dependencies as versions by ``group/name``.
 
-    ``needs_lein`` has the keys that only the real Leiningen can serve.
+    ``needs_lein`` has the keys that only the real Leiningen supports.
     """
 
     name: str
@@ -117,10 +118,10 @@ PYTHONPATH="$here/lib" exec "$python" -s -P -m streamparse.run "$@"
 def write_bundle(target: Path, name: str, extra: Iterable[str] = (), modules: Collection[str] = ()) -> dict[str, str]:
     """Write the archive (``.tar.gz``); return the version of each distribution in it.
 
-    ``modules`` are those of the topology's components; what is in ``src`` travels in the jar.
+    ``modules`` are those of the topology's components; files in ``src`` travel in the jar.
 
     Raises:
-        MissingExtraError: something that is needed is not installed here, or would not be on the worker.
+        MissingExtraError: a required package is not installed here, or would be missing on the worker.
         ConfigError: the archive cannot be written.
     """
     packages = closure(["downspout", *extra])
@@ -139,16 +140,16 @@ def write_bundle(target: Path, name: str, extra: Iterable[str] = (), modules: Co
 
 LEFT_OUT = frozenset({"__pycache__", ".git", ".mypy_cache", ".ruff_cache", ".pytest_cache"})
 MANIFEST = "Manifest-Version: 1.0\r\nCreated-By: downspout\r\n\r\n"
-EPOCH = (1980, 1, 1, 0, 0, 0)  # The time of every entry, so that the same files make the same jar
+EPOCH = (1980, 1, 1, 0, 0, 0)  # The time of every entry, which makes jars reproducible
 
 
 def version(folder: Path) -> None:
-    """Say who answers."""
+    """Print this program's name and Storm's version."""
     print(f"Leiningen 2.0.0 as far as streamparse needs it (downspout, Storm {jars.STORM_VERSION})")
 
 
 def dependencies(folder: Path) -> None:
-    """Print the tree of dependencies, with the Storm that is there."""
+    """Print the dependency tree, with the installed Storm."""
     project = read_project(folder)
     warn(project)
     for name, number in {"org.apache.storm/storm-core": "", **project.dependencies}.items():
@@ -157,19 +158,19 @@ def dependencies(folder: Path) -> None:
 
 
 def clean(folder: Path) -> None:
-    """Remove what was built. streamparse shows what this one says, and hides what the others say."""
+    """Remove what was built. Of all tasks, streamparse shows only this one's output, hence the warnings."""
     project = read_project(folder)
     warn(project)
     shutil.rmtree(_target(folder, project), ignore_errors=True)
 
 
 def jar(folder: Path) -> None:
-    """Make the jar of a topology without Java."""
+    """Build the jar of a topology without Java."""
     _build(folder, "")
 
 
 def uberjar(folder: Path) -> None:
-    """Make the jar with all that it needs; Storm itself is on the classpath of who runs it, so it is the same."""
+    """Build the same jar as :func:`jar`, since Storm itself is on the classpath that runs it."""
     _build(folder, "-standalone")
 
 
@@ -204,7 +205,7 @@ def _target(folder: Path, project: Project) -> Path:
 
 
 def warn(project: Project) -> None:
-    """Say on stderr where this program does something else than the project file asks for."""
+    """Warn on stderr about every instruction in the project file that this program does not follow."""
     for name, number in project.storm_versions.items():
         if number != jars.STORM_VERSION:
             _say(f"project.clj names {name} {number}, but the installed Storm {jars.STORM_VERSION} is used")

@@ -1,10 +1,10 @@
-"""``sparse run``: a topology in Storm's LocalCluster, one JVM, watched by us.
+"""``sparse run``: a topology in Storm's LocalCluster, in one supervised JVM.
 
-Storm's local mode does not end when a bolt's process has ended: it writes the same error without a pause, and goes on
-without the bolt. Here the first component that ends, ends the run, with an error that names it and shows its Python
-traceback. Local mode also turns message timeouts off, which are on in a cluster; they are turned on again.
+If the process of a bolt ends, Storm's local mode logs the same error without a pause and continues without the bolt.
+Here the first component that ends also ends the run, with an error that names it and shows its Python traceback. Local
+mode also disables message timeouts, which a cluster has; they are enabled again.
 
-The JVM and all components are one process group, which is ended as a whole, also if we are killed.
+The JVM and all components form one process group, which is ended as a whole, even if this process is killed.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ from downspout.system.process import (
 SLEEP_S_MAX = (2**63 - 1) // 1000  # Storm counts in milliseconds, in a Java long
 
 END_S_MAX = 15.0
-LISTEN_ON_S = 1.5  # How long we listen after a component has died: the reason may follow the news of it
+LISTEN_ON_S = 1.5  # How long to read on after a component has died: the reason may follow the report
 LINES_KEPT = 400
 
 WATCH = "import sys; from downspout.storm.local import watch; watch(int(sys.argv[1]), *sys.argv[2:])"
@@ -71,9 +71,9 @@ LOG4J = node_files.LOG4J.format(
 
 @dataclass
 class _Output:
-    """What was heard from the JVM, and whether it was an alarm.
+    """The JVM's output, and whether it reported a dead component.
 
-    When the time is over Storm ends the components, and reports each as an error; that is none.
+    At the end of the run, Storm ends the components and reports each as an error; these reports are ignored.
     """
 
     lines: list[str] = field(default_factory=list)
@@ -81,13 +81,13 @@ class _Output:
     is_over: bool = False
 
     def hear(self, line: str, now: float) -> bool:
-        """Take one line; return whether users should see it."""
+        """Process one line; return whether to show it to users."""
         self.is_over = self.is_over or _THE_END in line
         if self.is_over or not line.strip() or "LocalCluster:" in line or line.startswith(("\t\tSTART", "\t\tRUNNING")):
             return False
         if self.alarm_at is None:
             del self.lines[: 1 - LINES_KEPT]
-        if len(self.lines) < 2 * LINES_KEPT:  # what led to the alarm, and as much of what followed
+        if len(self.lines) < 2 * LINES_KEPT:  # before the alarm, and as many after it
             self.lines.append(line)
         if self.alarm_at is None and any(alarm in line for alarm in _ALARMS):
             self.alarm_at = now
@@ -95,12 +95,13 @@ class _Output:
 
 
 def run(jar: Path, main: str, arguments: Sequence[str], seconds: int) -> int:
-    """Run a topology for some seconds; return the exit code. What Storm leaves in temporary folders is removed.
+    """Run a topology for some seconds, then remove Storm's temporary files; return the exit code.
 
-    Flux's file, the last of the ``arguments``, is completed by what local mode needs.
+    Settings that local mode needs are added to Flux's file, the last of the ``arguments``.
 
     Raises:
         ComponentError: a component ended.
+        StormError: the jar does not exist, or Storm ended with an error.
     """
     if not jar.is_file():
         raise StormError(f"{jar} does not exist", cure="`sparse run`, which makes it")
@@ -129,25 +130,25 @@ def command(jar: Path, main: str, arguments: Sequence[str], seconds: int, logs: 
     found = [str(find_java()), "-Xmx768m", "-XX:+UseSerialGC", "-XX:-UsePerfData", f"-Dstorm.jar={jar.absolute()}"]
     found += [f"-Dstorm.local.sleeptime={seconds}", f"-Dstorm.conf.file={logs / 'local.yaml'}"]
     found += [f"-Dstorm.log.dir={logs}", f"-Dlog4j.configurationFile={logs / 'local.xml'}"]
-    # Storm takes ``resources/`` from the first jar on the classpath that has it, and Flux's jars have one. A
-    # LocalCluster keeps the files of ZooKeeper and of its daemons in the folder for temporary files, and leaves them:
-    # it has its own.
+    # A LocalCluster leaves files of ZooKeeper and of its daemons in the temporary directory, so it gets its own. The
+    # topology's jar must be first on the classpath: Storm takes ``resources/`` from the first jar with such a folder,
+    # and Flux's jars have one.
     found += [f"-Djava.io.tmpdir={scratch}"]
     found += ["-cp", os.pathsep.join([str(jar.absolute()), f"{library}/*"]), "org.apache.storm.LocalCluster"]
     return [*found, main, *arguments]
 
 
 def environment() -> dict[str, str]:
-    """Return what the JVM, and through it the components, find in their environment."""
+    """Return the environment of the JVM, which the components inherit."""
     programs = str(Path(sys.executable).parent)
     found = folders.worker_environment(Path.cwd())
     path = os.pathsep.join([programs, os.environ.get("PATH", os.defpath)])
-    # What was packed comes before what is installed: components start where their files were unpacked.
+    # Packed files precede installed ones: components start in the directory where their files were unpacked.
     return found | {"PATH": path, "PYTHONPATH": node_files.python_path(".:resources", found)}
 
 
 def with_timeouts(arguments: Sequence[str]) -> None:
-    """Complete Flux's file, which streamparse wrote for this run alone."""
+    """Enable message timeouts in Flux's file, which streamparse wrote for this run alone."""
     path = Path(arguments[-1]) if arguments else Path()
     if path.suffix not in (".yaml", ".yml") or not path.is_file():
         return
@@ -179,14 +180,14 @@ def _attend(process: subprocess.Popen[bytes], logs: Path, scratch: str) -> int:
     if received:
         print("downspout: the local Storm is stopped", flush=True)
         return 128 + received[0]
-    # Storm's shutdown kills the components and may take their deaths for a reason to exit with 1: that is no failure.
+    # Storm's shutdown kills the components and may exit with 1 because of their deaths; that is no failure.
     if not output.is_over and (output.alarm_at is not None or (ended and process.returncode != 0)):
         raise _failure(output, logs, process.returncode)
     return 0
 
 
 def _listen(process: subprocess.Popen[bytes]) -> queue.Queue[str | None]:
-    """Read what the JVM says in a thread; None stands for its end."""
+    """Read the JVM's output in a thread; None marks its end."""
     heard: queue.Queue[str | None] = queue.Queue()
 
     def read() -> None:
@@ -201,7 +202,7 @@ def _listen(process: subprocess.Popen[bytes]) -> queue.Queue[str | None]:
 
 
 def _follow(heard: queue.Queue[str | None], output: _Output) -> bool:
-    """Show what is said until the JVM ends, or for a moment longer than a component lives; return whether it ended."""
+    """Print output until the JVM ends or :data:`LISTEN_ON_S` after a component has; return whether the JVM ended."""
     clock = SYSTEM_CLOCK
     while True:
         now = clock.monotonic()
@@ -219,7 +220,7 @@ def _follow(heard: queue.Queue[str | None], output: _Output) -> bool:
 
 @contextmanager
 def _signals(process: subprocess.Popen[bytes]) -> Iterator[list[int]]:
-    """The first Ctrl-C or SIGTERM ends the JVM in order; its group is ended when it has."""
+    """Send the JVM SIGTERM on the first Ctrl-C or SIGTERM, SIGKILL on the next; yield the signals received."""
     received: list[int] = []
 
     def handle(number: int, frame: FrameType | None) -> None:
@@ -246,7 +247,7 @@ def _failure(output: _Output, logs: Path, code: int) -> ComponentError | StormEr
 
 
 def watch(pid: int, born: str, scratch: str) -> None:
-    """End the JVM's group once the process that has started it has ended, and remove its files."""
+    """End the JVM's group and remove its files once the process that started it has ended."""
     await_end()
     groups.end(ProcessIdentity(pid, born), END_S_MAX)
     shutil.rmtree(scratch, ignore_errors=True)

@@ -1,4 +1,4 @@
-"""Questions to a nimbus, by Thrift, through streamparse's own description of its service."""
+"""A client of nimbus, by Thrift, with streamparse's description of the service."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ PASSING_STATUS = {
     "REBALANCING": "again when `storm list` shows it ACTIVE or INACTIVE, after its message timeout or --wait",
     "KILLED": "submit it again when `storm list` no longer shows it",
 }
-"""The statuses that end by themselves, and what to do meanwhile."""
+"""Statuses that pass without action, and what to do meanwhile."""
 UNREACHABLE_CURE = "`downspout storm status`, and `downspout storm start` if it does not run"
 
 
 @contextmanager
 def connect(host: str, port: int, timeout_s: float = TIMEOUT_S) -> Iterator[Any]:
-    """Give a client of the nimbus at this address; errors of the connection become ours."""
+    """Yield a client of the nimbus at this address; its errors are raised as StormError."""
     from streamparse import thrift
     from thriftpy2.protocol import TBinaryProtocolFactory
     from thriftpy2.rpc import make_client
@@ -70,7 +70,7 @@ def summary(host: str, port: int, timeout_s: float = TIMEOUT_S) -> Any:
 
 
 def topology_named(client: Any, name: str) -> Any:
-    """Return Storm's TopologySummary of a topology. Raises StormError: there is none of that name."""
+    """Return Storm's TopologySummary of a topology. Raises StormError: no topology has that name."""
     found = next((each for each in client.getClusterInfo().topologies if each.name == name), None)
     if found is None:
         raise StormError(f"There is no topology {name}", cure="`sparse list`")
@@ -78,13 +78,13 @@ def topology_named(client: Any, name: str) -> Any:
 
 
 def knows_leader(host: str, port: int, timeout_s: float = TIMEOUT_S) -> bool | None:
-    """Ask a nimbus who leads, as its clients do first; return None where it does not answer, or not this."""
+    """Return whether a nimbus knows the leader, as clients ask first; None if it does not answer."""
     from thriftpy2.thrift import TApplicationException
 
     try:
         with connect(host, port, timeout_s) as client:
             client.getLeader()
-    except StormError as error:  # an answer without a leader is an answer without a result
+    except StormError as error:  # without a leader, the answer has no result
         is_empty = getattr(error.__cause__, "type", None) == TApplicationException.MISSING_RESULT
         return False if is_empty and isinstance(error.__cause__, TApplicationException) else None
     return True
@@ -92,13 +92,13 @@ def knows_leader(host: str, port: int, timeout_s: float = TIMEOUT_S) -> bool | N
 
 @contextmanager
 def changing(host: str, port: int, name: str, what: str) -> Iterator[Any]:
-    """Give a client to change a topology with; where its status is why nimbus refuses, the error says so."""
+    """Yield a client to change a topology; if nimbus refuses because of its status, the error says so."""
     from thriftpy2.thrift import TApplicationException
 
     with connect(host, port) as client:
         try:
             yield client
-        except TApplicationException:  # "Internal error": nimbus knows of no way there from the topology's status
+        except TApplicationException:  # "Internal error": the topology's status allows no such transition
             status = next((each.status for each in client.getClusterInfo().topologies if each.name == name), "")
             if (cure := PASSING_STATUS.get(status)) is None:
                 raise
@@ -106,10 +106,8 @@ def changing(host: str, port: int, name: str, what: str) -> Iterator[Any]:
 
 
 def kill(host: str, port: int, name: str, wait_s: int | None = None) -> None:
-    """Kill a topology: its spouts are deactivated at once, its workers end ``wait_s`` later.
-
-    Without ``wait_s`` that is the topology's message timeout.
-    """
+    """Kill a topology: deactivate its spouts now and end its workers ``wait_s`` later (default: its message
+    timeout)."""
     from streamparse.thrift import KillOptions
 
     with changing(host, port, name, "kill") as client:
@@ -119,10 +117,10 @@ def kill(host: str, port: int, name: str, wait_s: int | None = None) -> None:
 def rebalance(
     host: str, port: int, name: str, *, wait_s: int | None, workers: int | None, executors: Mapping[str, int]
 ) -> None:
-    """Spread a topology anew: its spouts are deactivated, and its workers end and start again ``wait_s`` later.
+    """Rebalance a topology: deactivate its spouts now and restart its workers ``wait_s`` later.
 
-    Without ``wait_s`` that is the topology's message timeout. ``executors`` are threads by component: at most one for
-    each of its tasks, whose number stays.
+    ``wait_s`` defaults to the topology's message timeout. ``executors`` are threads by component, at most one per task;
+    the number of tasks is fixed.
     """
     from streamparse.thrift import RebalanceOptions
 

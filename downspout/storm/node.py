@@ -1,15 +1,15 @@
-"""A real Storm for one machine: ZooKeeper, nimbus and a supervisor, of the jars on Maven Central.
+"""A real Storm for one machine: ZooKeeper, nimbus and a supervisor, from the jars on Maven Central.
 
-A directory holds one node, which is locked while it is started or stopped. ``daemons.json`` names what runs, and is
-written as each process starts: so the next start or stop finds processes that a crash of ours left behind, with their
-workers (:mod:`downspout.storm.groups`), and ends them first. It is a Storm to develop with: a daemon that ends or hangs
-is not restarted, the status says so, and the next start replaces the node.
+A directory holds one node and is locked while the node is started or stopped. ``daemons.json`` is updated as each
+process starts; so the next start or stop finds processes, and their workers, that a crash of ours left behind
+(:mod:`downspout.storm.groups`), and ends them first. It is a Storm for development: a daemon that ends or hangs is not
+restarted; the status reports it, and the next start replaces the node.
 
-"It runs" means that *our* nimbus answers (its ``storm.local.dir`` is in our directory: another one may own the port),
-that it leads, and, at the start, that the supervisor has reported. ZooKeeper is asked likewise for its ``dataDir``.
+A node runs if *our* nimbus answers (its ``storm.local.dir`` is in our directory: another nimbus may own the port) and
+leads; at the start, the supervisor must also have reported. ZooKeeper is identified by its ``dataDir``.
 
-Nothing here is reachable from elsewhere as far as Storm lets us say so: ZooKeeper listens on the loopback address.
-Nimbus, supervisor and workers have no setting for theirs and listen on all.
+As far as Storm can be configured, nothing is reachable from other machines: ZooKeeper listens on the loopback address.
+Nimbus, supervisor and workers have no such setting and listen on all addresses.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def start_daemon(
         command.append(str(home / "conf" / "zoo.cfg"))
     files.write(logs / f"{name}.console", b"")
     with (logs / f"{name}.console").open("wb") as console:
-        # A session of its own: Ctrl-C in our terminal is not for the daemons, and what they start stays together.
+        # A session of its own keeps Ctrl-C in our terminal from the daemons and makes each lead a process group.
         return subprocess.Popen(
             command,
             cwd=directory,
@@ -72,7 +72,7 @@ def start_daemon(
             stdout=console,
             stderr=subprocess.STDOUT,
             start_new_session=True,
-            # Components inherit the supervisor's, and their output is for others to read, too.
+            # Components inherit the supervisor's umask, and others may read their output.
             umask=-1 if name == "supervisor" else files.UMASK,
         )
 
@@ -101,7 +101,7 @@ class PortTaken(Exception):
 
 
 def zookeeper_answers(ports: Ports, directory: Path) -> bool:
-    """Return whether our ZooKeeper serves, by the directory that it names."""
+    """Return whether our ZooKeeper, identified by its directory, serves. Raises PortTaken: another one does."""
     try:
         with socket.create_connection((HOST, ports.zookeeper), timeout=2.0) as connection:
             connection.sendall(b"conf")
@@ -110,7 +110,7 @@ def zookeeper_answers(ports: Ports, directory: Path) -> bool:
                 answer += part
     except OSError:
         return False
-    if b"dataDir=" not in answer:  # it listens and does not serve yet
+    if b"dataDir=" not in answer:  # it listens but does not serve yet
         return False
     if f"dataDir={directory / 'data' / 'zookeeper'}".encode() not in answer:
         raise PortTaken
@@ -118,7 +118,7 @@ def zookeeper_answers(ports: Ports, directory: Path) -> bool:
 
 
 def nimbus_answers(ports: Ports, directory: Path, timeout_s: float = 5.0) -> bool:
-    """Return whether our nimbus answers, by the directory that its configuration names."""
+    """Return whether our nimbus, identified by its configured directory, answers."""
     try:
         found = nimbus.configuration(HOST, ports.nimbus, timeout_s)
     except StormError:
@@ -127,7 +127,7 @@ def nimbus_answers(ports: Ports, directory: Path, timeout_s: float = 5.0) -> boo
 
 
 def trouble_of(ports: Ports | None, directory: Path, timeout_s: float) -> str:
-    """Return which part of a started node does not do its work, in words; empty: those that can be asked do."""
+    """Describe the part of a started node that does not work; empty if all that can be queried do."""
     if ports is None:
         return "node.json is missing"
     try:
@@ -155,24 +155,24 @@ def is_complete(ports: Ports) -> bool:
 
 @dataclass(frozen=True)
 class NodeStatus:
-    """What is known of the node of a directory."""
+    """The status of the node in a directory."""
 
-    # ``running``; ``silent`` (its processes live, and one that can be asked does not answer, or not as it should);
-    # ``broken`` (some of them have ended); ``busy`` (it is being started or stopped); ``stopped``
+    # ``running``; ``silent`` (its processes live, but ZooKeeper or nimbus does not answer correctly); ``broken`` (some
+    # processes have ended); ``busy`` (it is being started or stopped); ``stopped``
     state: str
-    directory: Path  # where its files are
-    ports: Ports | None  # where it listens, or will; None where it never ran
-    daemons: Daemons | None  # the processes; None where there are none
+    directory: Path
+    ports: Ports | None  # current or next ones; None if it never ran
+    daemons: Daemons | None  # None if no process runs
     trouble: str = ""  # of a silent node, in words
 
     @property
     def version(self) -> str:
-        """The version of the Storm that runs; empty where none does."""
+        """The version of the running Storm; empty if none runs."""
         return self.daemons.version if self.daemons else ""
 
     @property
     def alive(self) -> dict[str, int]:
-        """The process ids of the daemons that run, by name."""
+        """The process ids of the running daemons, by name."""
         return {name: self.daemons.processes[name].pid for name in self.daemons.alive} if self.daemons else {}
 
     @property
@@ -182,14 +182,14 @@ class NodeStatus:
 
     @property
     def condition(self) -> str:
-        """The state in words; of a broken node also what is gone, of a silent one what is the matter."""
+        """The state in words, with the dead daemons of a broken node and the trouble of a silent one."""
         if self.state == "broken":
             return f"broken: {' and '.join(self.gone)} ended"
         return f"{self.state}: {self.trouble}" if self.trouble else self.state
 
     @property
     def cure(self) -> str:
-        """What to do where it does not run."""
+        """What to do if it does not run."""
         if self.state == "silent":
             return "wait; if that does not help, `downspout storm stop`, then `downspout storm start`"
         if self.state == "broken":
@@ -198,46 +198,46 @@ class NodeStatus:
 
     @property
     def nimbus(self) -> str:
-        """The address of nimbus as ``host:port``; empty where there is none yet."""
+        """The address of nimbus as ``host:port``; empty before the first start."""
         return f"{HOST}:{self.ports.nimbus}" if self.ports else ""
 
 
 # --- the node ---
 
-START_S_MAX = 120.0  # A start takes about 8 s, and several times that on a busy machine
+START_S_MAX = 120.0  # A start takes about 8 s, several times that on a busy machine
 
 STOP_S_MAX = 20.0
 KILL_WAIT_S = 12
-"""Between deactivating a topology's spouts and ending its workers, when the node stops.
+"""Seconds between deactivating a topology's spouts and ending its workers, when the node stops.
 
-A sink holds rows, and their acks, for up to ``parquet.flush_age_s`` (8): only then can the spout commit and leave in
-order. Workers that end before that count like those that died.
+A sink holds rows, and their acks, for up to ``parquet.flush_age_s`` (8); after that the spout can commit and exit in
+order. A worker that ends earlier counts as one that died.
 """
 LOCK_S_MAX = 2.0
-STATUS_S_MAX = 2.0  # How long nimbus may take for an answer before it counts as silent
-ANSWER_S_MAX = 15.0  # How long a node may be silent before its address is refused, to ``sparse submit`` for example
+STATUS_S_MAX = 2.0  # How long nimbus may take to answer before it counts as silent
+ANSWER_S_MAX = 15.0  # How long a node may be silent before callers such as ``sparse submit`` get an error
 ATTEMPTS_MAX = 3
 
 WATCH = "import sys; from downspout.storm.node import watch; watch(sys.argv[1])"
 
 
 class StormNode(LocalService):
-    """The Storm of one directory; as a context manager it is started and stopped."""
+    """The Storm of one directory; a context manager starts and stops it."""
 
     NAME = "Storm"
     ERROR = StormError
 
     def __init__(
         self,
-        directory: str | Path,  # where its files are; made where it is missing
-        port: int | None = None,  # the port that nimbus must have; None: the one it had before, or any free one
+        directory: str | Path,  # created if missing
+        port: int | None = None,  # nimbus's port; None: the previous one, or any free one
         *,
-        # it survives our process. Otherwise it is stopped when our process ends, even by ``kill -9``.
+        # whether it survives our process; if not, it is stopped when our process ends, even by ``kill -9``
         detached: bool = False,
-        settings: Mapping[str, Any] | None = None,  # Storm's own settings, in addition to ours or instead of them
-        # what relative directories in components' settings are relative to; not given: the working directory
+        settings: Mapping[str, Any] | None = None,  # Storm's own settings; they override ours
+        # the base of relative directories in components' settings; default: the working directory
         project: Path | None = None,
-        start_s_max: float = START_S_MAX,  # how long a start may take, in seconds
+        start_s_max: float = START_S_MAX,
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
         super().__init__(directory, clock)
@@ -249,12 +249,12 @@ class StormNode(LocalService):
         self._children: dict[str, subprocess.Popen[bytes]] = {}
         self._awaited = "the Storm that is there to answer"
 
-    # --- what there is ---
+    # --- status ---
 
     def status(self) -> NodeStatus:
         """Return the state of the node, whichever process started it.
 
-        It asks ZooKeeper, and nimbus two questions: 2 s each at most. A supervisor answers no questions.
+        It queries ZooKeeper once and nimbus twice, at most 2 s each. A supervisor cannot be queried.
         """
         ports, daemons = node_files.read_ports(self.directory), node_files.read_daemons(self.directory)
         alive = daemons.alive if daemons is not None else []
@@ -271,10 +271,10 @@ class StormNode(LocalService):
         return NodeStatus(state, self.directory, ports, daemons, trouble)
 
     def steady_status(self) -> NodeStatus:
-        """Return the status; of a node that is silent or busy for some seconds, the one after that."""
+        """Return the status, after waiting up to :data:`ANSWER_S_MAX` for a silent or busy node."""
         began = self._clock.monotonic()
         while (status := self.status()).state in ("silent", "busy"):
-            # A nimbus that has much to do, or a machine that has, takes its time: that is no reason to refuse a submit.
+            # A busy nimbus or machine answers slowly; that is no reason to refuse a submit.
             if self._clock.monotonic() >= began + ANSWER_S_MAX:
                 break
             self._clock.sleep(POLL_S)
@@ -282,7 +282,7 @@ class StormNode(LocalService):
 
     @property
     def address(self) -> tuple[str, int]:
-        """Host and port of the running nimbus."""
+        """Host and port of the running nimbus. Raises StormError: the node does not run."""
         status = self.steady_status()
         if status.state != "running" or status.ports is None:
             said = [f"\nThe end of the log of {name}:\n{self._end_of(*_logs(name))}\n" for name in status.gone]
@@ -291,7 +291,7 @@ class StormNode(LocalService):
         return HOST, status.ports.nimbus
 
     def ports(self) -> Ports:
-        """Return the ports that the node has, or will have: chosen now where it never ran."""
+        """Return the ports of the node, chosen now if it never ran."""
         files.own(self.directory, node_files.OURS)
         if (known := node_files.read_ports(self.directory)) is None:
             known = Ports.choose(nimbus=self.port)
@@ -301,15 +301,15 @@ class StormNode(LocalService):
     # --- starting ---
 
     def start(self, progress: Report = report_to_stderr) -> Self:
-        """Start what the node consists of and wait until it can take topologies.
+        """Start the daemons and wait until they accept topologies.
 
-        ``progress`` is told, in a thread, what is waited for.
+        ``progress`` is called in a thread with what the start waits for.
 
         Raises:
             RunsAlready: it runs.
-            StormError: another process starts or stops it; a demanded port is in use; a process ended or
-                stayed silent (the message holds the end of its log).
-            MissingExtraError: no Java, nothing to fetch the jars with, or no ``streamparse_run`` for the workers.
+            StormError: another process starts or stops it; the requested port is in use; a process ended or
+                stayed silent (the message contains the end of its log).
+            MissingExtraError: no Java, no means to fetch the jars, or no ``streamparse_run`` for the workers.
         """
         library, java = jars.resolve("storm", progress)[0].parent, find_java()
         environment = daemon_environment(self.project, java)
@@ -385,10 +385,11 @@ class StormNode(LocalService):
     def stop(self, wait_s: int = KILL_WAIT_S, on_kill: Callable[[list[str]], None] = lambda names: None) -> bool:
         """End topologies, supervisor, nimbus and ZooKeeper, in this order, whichever process started them.
 
-        Spouts are deactivated ``wait_s`` before workers end. ``on_kill`` is given the topologies' names before that.
+        Spouts are deactivated ``wait_s`` before workers end. ``on_kill`` is called with the names of the topologies
+        once they are being killed.
 
         Returns:
-            Whether there was anything to stop.
+            Whether anything was running.
 
         Raises:
             StormError: another process starts or stops the node.
@@ -408,7 +409,7 @@ class StormNode(LocalService):
         daemons = node_files.read_daemons(self.directory)
         found = False
         for daemon in daemons.processes.values() if daemons else ():
-            for member in groups.members(daemon.pid):
+            for member in groups.survivors(daemon):
                 found |= member.signal(signal.SIGKILL)
         self._reap()
         return found
@@ -423,7 +424,7 @@ class StormNode(LocalService):
         return ports if is_known and ports and nimbus_answers(ports, self.directory) else None
 
     def _kill_topologies(self, ports: Ports, wait_s: int, on_kill: Callable[[list[str]], None]) -> None:
-        """Kill all topologies and wait until nimbus has forgotten them; a nimbus that fails at it is stopped anyway."""
+        """Kill all topologies and wait until nimbus has removed them; errors are ignored, as nimbus is stopped next."""
         try:
             names = [topology.name for topology in nimbus.summary(HOST, ports.nimbus).topologies]
             for name in names:
@@ -435,7 +436,7 @@ class StormNode(LocalService):
             return
 
     def _sweep(self) -> bool:
-        """End whatever was started and not ended, last first, and forget it; return whether there was anything."""
+        """End the recorded daemons and their groups, last first, and delete the record; return whether any ran."""
         daemons = node_files.read_daemons(self.directory)
         found = False
         for daemon in reversed(daemons.processes.values()) if daemons else ():
@@ -453,7 +454,7 @@ class StormNode(LocalService):
 
     @contextmanager
     def _locked(self) -> Iterator[None]:
-        lock = self._take(node_files.OURS, LOCK_S_MAX)  # a question for the status holds it for a moment
+        lock = self._take(node_files.OURS, LOCK_S_MAX)  # `status` holds it for a moment
         try:
             yield
         finally:
@@ -469,17 +470,17 @@ class StormNode(LocalService):
 
 
 def _logs(name: str) -> tuple[str, str]:
-    """Return the logs of a daemon: its own, and what its JVM prints."""
+    """Return a daemon's log and its JVM's output."""
     return f"{name}.log", f"{name}.console"
 
 
 def default_directory() -> Path:
-    """Return where ``downspout storm start`` keeps its node."""
+    """Return the directory of ``downspout storm start``."""
     return folders.home() / "storm"
 
 
 def watch(directory: str) -> None:
-    """End a node once the process that has started it has ended."""
+    """Stop a node once the process that started it has ended."""
     await_end()
     try:
         StormNode(directory).stop(wait_s=0)

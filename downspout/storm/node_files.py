@@ -1,26 +1,27 @@
-"""What is in the directory of a single-node Storm, and what its files say.
+"""The directory of a single-node Storm and the content of its files.
 
 ==================== ===========================================================================================
 ``lock``             held while a process starts or stops the node
-``node.json``        the ports: what stays from one start to the next
+``node.json``        the ports, which are reused by the next start
 ``daemons.json``     the daemons that were started: name, id, birth; written as each starts, removed by a stop
 ``home/``            Storm's home: ``conf/storm.yaml``, ``log4j2/``, ``lib-worker`` (a link to the jars)
-``data/``            what ZooKeeper, nimbus and supervisor keep; emptied at each start
-``logs/``            ``zookeeper.log``, ``nimbus.log``, ``supervisor.log``, each with a ``.console`` (what the
-                     JVM itself had to say), and ``workers/TOPOLOGY/PORT/worker.log``
+``data/``            data of ZooKeeper, nimbus and supervisor; emptied at each start
+``logs/``            ``zookeeper.log``, ``nimbus.log``, ``supervisor.log``, each with a ``.console`` (the JVM's own
+                     output), and ``workers/TOPOLOGY/PORT/worker.log``
 ``bin/``             our ``storm`` and ``lein`` (see ``downspout.storm.program``)
 ==================== ===========================================================================================
 
-All of it is its owner's alone (0700, and 0600 for files of ours, nimbus's and ZooKeeper's): settings of topologies are
-in it. Supervisor and workers have the umask of the user who starts the node: so have components, and their output.
+Only the owner can access the directory (0700, and 0600 for our files, nimbus's and ZooKeeper's), because it contains
+settings of topologies. Supervisor and workers keep the user's umask, for the sake of the components' output.
 
-A node lives from start to stop. Nothing in ``data/`` is needed afterwards: how far a topology is, Kafka and the log of
-each Parquet directory know. So a start after ``kill -9`` begins with an empty ZooKeeper, not with half of its data.
+A node lives from start to stop. Nothing in ``data/`` is needed afterwards: Kafka and the logs of the Parquet
+directories hold a topology's progress. So a start after ``kill -9`` begins with an empty ZooKeeper, not with half of
+its data.
 
-**Slots whose workers do not start** are found in the supervisor's log, with the process that blocks them. The
-supervisor may take a worker for dead that is just starting, and start another one in its slot. If the first comes up
-all the same, it has the slot's port, nobody minds it any more, and each worker that follows ends with a BindException,
-which shows in its own log alone: the supervisor only says that it "failed to launch".
+**Slots whose workers do not start** are found in the supervisor's log, together with the process that blocks them. The
+supervisor may presume a starting worker dead and start another one in its slot. If the first comes up all the same, it
+occupies the slot's port unsupervised, and each later worker ends with a BindException. That appears only in the
+worker's own log; the supervisor just logs "failed to launch".
 """
 
 from __future__ import annotations
@@ -42,10 +43,10 @@ from downspout.system.process import ProcessIdentity
 from downspout.wire.values import KRYO
 
 OURS = frozenset({"lock", "node.json", "daemons.json", "config.json", "counters.json", "home", "data", "logs", "bin"})
-"""What is in the directory."""
+"""The entries of the directory."""
 
-START_S_MAX = 45  # How long a worker may take to start, in seconds; Storm allows 120
-SLOTS = 4  # How many workers the supervisor can run: as many as Storm's default
+START_S_MAX = 45  # For the start of a worker; Storm allows 120
+SLOTS = 4  # Workers that the supervisor can run; Storm's default
 
 JVM_FLAGS = (
     "-XX:TieredStopAtLevel=1",
@@ -54,7 +55,7 @@ JVM_FLAGS = (
     "-Xshare:auto",
     "-Djava.awt.headless=true",
 )
-"""For the daemons, which must start fast and have little to do; workers run with the JVM's own defaults."""
+"""For the daemons, which must start fast and do little; workers run with the JVM's defaults."""
 
 ZOO_CFG = """\
 tickTime=2000
@@ -94,7 +95,7 @@ _WORKER = "${sys:workers.artifacts}/${sys:storm.id}/${sys:worker.port}/${sys:log
 LOG4J_DAEMON = LOG4J.format(
     file=_FILE.format(name="LOG", path="${sys:storm.log.dir}/${sys:logfile.name}", line=LINE), more="", loggers=""
 )
-# Storm's LogWriter, which starts each worker, sends what the worker's JVM prints to the loggers STDOUT and STDERR.
+# Storm's LogWriter, which starts each worker, logs the output of the worker's JVM to STDOUT and STDERR.
 LOG4J_WORKER = LOG4J.format(
     file=_FILE.format(name="LOG", path=_WORKER, line=LINE),
     more=_FILE.format(name="CONSOLE", path=_WORKER + ".console", line="%msg%n"),
@@ -107,7 +108,7 @@ LOG4J_WORKER = LOG4J.format(
 
 @dataclass(frozen=True)
 class Ports:
-    """Where the parts of a node listen."""
+    """The ports of a node."""
 
     zookeeper: int
     nimbus: int
@@ -116,7 +117,7 @@ class Ports:
 
     @classmethod
     def choose(cls, former: Ports | None = None, nimbus: int | None = None) -> Ports:
-        """Return ports that are free now: the demanded one, those of the last time, else any."""
+        """Return ports that are free now: the requested one, the previous ones, or any."""
         wanted = [former.zookeeper, former.nimbus, former.supervisor, *former.slots] if former else [0] * (3 + SLOTS)
         if nimbus is not None:
             wanted[1] = nimbus
@@ -130,24 +131,24 @@ class Ports:
 
 @dataclass(frozen=True)
 class Daemons:
-    """The daemons that were started, in that order."""
+    """The daemons, in the order of their start."""
 
     version: str
     processes: dict[str, ProcessIdentity] = field(default_factory=dict)
 
     @property
     def alive(self) -> list[str]:
-        """The names of those that still run."""
+        """The names of the running ones."""
         return [name for name, daemon in self.processes.items() if daemon.is_alive]
 
     @property
     def has_survivors(self) -> bool:
-        """Whether anything runs that they have started: workers, where all daemons were killed."""
+        """Whether any process of their groups runs, such as a worker after all daemons were killed."""
         return any(groups.survivors(daemon) for daemon in self.processes.values())
 
 
 def read_ports(directory: Path) -> Ports | None:
-    """Return what ``node.json`` says, or None where there is none that can be read."""
+    """Return the content of ``node.json``, or None if it is missing or unreadable."""
     try:
         values = json.loads((directory / "node.json").read_text(encoding="utf-8"))
         return Ports(values["zookeeper"], values["nimbus"], values["supervisor"], tuple(values["slots"]))
@@ -156,7 +157,7 @@ def read_ports(directory: Path) -> Ports | None:
 
 
 def read_daemons(directory: Path) -> Daemons | None:
-    """Return what ``daemons.json`` says, whether those processes still run or not; None where there is none."""
+    """Return the content of ``daemons.json``, whether its processes run or not; None if missing or unreadable."""
     try:
         values = json.loads((directory / "daemons.json").read_text(encoding="utf-8"))
         processes = {name: ProcessIdentity(**each) for name, each in values["processes"].items()}
@@ -166,7 +167,7 @@ def read_daemons(directory: Path) -> Daemons | None:
 
 
 def write(directory: Path, what: Ports | Daemons) -> None:
-    """Write ``node.json`` or ``daemons.json``, so that a reader sees the old one or the new one and nothing else."""
+    """Replace ``node.json`` or ``daemons.json`` atomically."""
     name, values = "node.json" if isinstance(what, Ports) else "daemons.json", asdict(what)
     if isinstance(what, Daemons):
         values["processes"] = {each: process._asdict() for each, process in what.processes.items()}
@@ -190,35 +191,35 @@ def storm_yaml(directory: Path, ports: Ports, overrides: Mapping[str, Any] | Non
         "storm.local.dir": str(directory / "data"),
         "storm.workers.artifacts.dir": str(directory / "logs" / "workers"),
         "storm.blobstore.replication.factor": 1,
-        # One user on one machine: figures that are fresh and exact, workers that start and are replaced at once.
+        # One user on one machine: exact and fresh figures, workers that start and are replaced at once.
         "topology.stats.sample.rate": 1.0,
         "executor.metrics.frequency.secs": 5,
         "nimbus.monitor.freq.secs": 2,
         "supervisor.monitor.frequency.secs": 1,
-        # While a worker starts, the supervisor looks for its first heartbeat and not at its process: one that dies in
-        # its start is missed after the larger of these two. It takes about 4 s, on a machine with ten times too much to
-        # do about 20, and with thirty times too much more than 30.
+        # While a worker starts, the supervisor waits for its first heartbeat and does not watch its process: one that
+        # dies while starting is noticed after the larger of these two. A start takes about 4 s, at a tenfold overload
+        # of the machine about 20, at a thirtyfold one more than 30.
         "supervisor.worker.start.timeout.secs": START_S_MAX,
         "supervisor.worker.timeout.secs": START_S_MAX,
-        # Nimbus moves workers that are silent. There is one supervisor, which replaces them anyhow: so later than that
-        # has had its time, or a worker that is just being started would be killed for another slot.
+        # Nimbus moves silent workers to other slots. The only supervisor replaces them anyway, so nimbus must wait
+        # longer than the supervisor; otherwise it would kill workers that are still starting.
         "nimbus.task.timeout.secs": 2 * START_S_MAX,
         "nimbus.task.launch.secs": 2 * START_S_MAX,
         "task.refresh.poll.secs": 2,
         "worker.childopts": "-Xmx%HEAP-MEM%m -XX:+UseSerialGC -XX:-UsePerfData",
         "topology.worker.logwriter.childopts": "-Xmx64m -XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:-UsePerfData",
         "storm.daemon.metrics.reporter.plugins": [],
-        **KRYO,  # for topologies without our spout, which brings it along to any cluster
+        **KRYO,  # for topologies without our spout, which registers it on any cluster
         **(overrides or {}),
     }
     return json.dumps(values, indent=1) + "\n"
 
 
 def write_home(directory: Path, ports: Ports, library: Path, overrides: Mapping[str, Any] | None = None) -> None:
-    """Write all that Storm reads at its start, and empty its data."""
+    """Write the files that Storm reads at its start."""
     home = directory / "home"
     logs, data = directory / "logs", directory / "data"
-    # Each one by itself: parents that are made along the way have other rights.
+    # Each one by itself: `parents=True` would ignore the mode for parents.
     for folder in (home, home / "conf", home / "log4j2", logs, logs / "workers", data, data / "supervisor"):
         folder.mkdir(mode=0o700, exist_ok=True)
     (logs / "supervisor.log").touch(0o600)
@@ -234,11 +235,11 @@ def write_home(directory: Path, ports: Ports, library: Path, overrides: Mapping[
 
 
 def python_path(first: str, environ: Mapping[str, str]) -> str:
-    """Return a PYTHONPATH with these folders in front.
+    """Return a PYTHONPATH that starts with these folders.
 
-    Relative ones count from where a program is started: ``src`` of any project in whose root ``sparse`` is called. A
-    package that is installed in editable form has its whole checkout on the path, and streamparse appends a project's
-    folder behind that; so its ``spouts`` would hide the project's.
+    Relative ones depend on the working directory: ``src`` serves any project in whose root ``sparse`` is called. An
+    editable installation has its whole checkout on the path, and streamparse appends a project's folder after that; so
+    the checkout's ``spouts`` would hide the project's.
 
     >>> python_path("src", {"PYTHONPATH": "src:/x"}), python_path("src", {})
     ('src:/x', 'src')
@@ -264,8 +265,8 @@ class StuckSlot:
     port: int
     failures: int  # in a row
     is_taken: bool  # whether a process has its port
-    holder: int | None  # that process, where it can be told
-    held_by: str  # what it is: "a worker of TOPOLOGY-ID", or its program
+    holder: int | None  # that process, if known
+    held_by: str  # "a worker of TOPOLOGY-ID", or the process's program
 
     def __str__(self) -> str:
         times = "once" if self.failures == 1 else f"{self.failures} times in a row"
@@ -278,7 +279,7 @@ class StuckSlot:
 
 
 def stuck_slots(log: Path) -> list[StuckSlot]:
-    """Return the slots that, by the end of the supervisor's log, have no worker because it failed to launch."""
+    """Return the slots without a worker because, according to the supervisor's log, the last ones failed to launch."""
     failures: dict[int, int] = {}
     starting: dict[int, str] = {}  # the id of the worker that is being started
     for line in _tail(log):
@@ -294,7 +295,7 @@ def stuck_slots(log: Path) -> list[StuckSlot]:
         is_taken = not is_free(port)
         holder = _listener(port) if is_taken else None
         words = _command(holder) if holder is not None else []
-        if f"-Dworker.id={starting.get(port)}" not in words:  # else it is just coming up
+        if f"-Dworker.id={starting.get(port)}" not in words:  # otherwise the worker is just starting
             found.append(StuckSlot(port, count, is_taken, holder, _named(words)))
     return found
 
@@ -310,7 +311,7 @@ def _tail(log: Path) -> Iterator[str]:
 
 
 def _listener(port: int) -> int | None:
-    """Return the process that listens at a port; None where Linux does not tell: another user's, or another system."""
+    """Return the process that listens at a port; None if unknown: another user's process, or not on Linux."""
     sockets = set()
     for table in (PROC / "net" / "tcp", PROC / "net" / "tcp6"):
         with suppress(OSError):
@@ -332,7 +333,7 @@ def _command(pid: int) -> list[str]:
 
 
 def _named(words: list[str]) -> str:
-    """Return what a process is, in a few words.
+    """Describe a process by its command line.
 
     >>> _named(["/usr/bin/java", "-Dstorm.id=rows-1-17", "-Dworker.id=7c1f"]), _named(["/usr/bin/python3", "-m", "x"])
     ('a worker of rows-1-17', 'python3')

@@ -1,4 +1,4 @@
-"""Where the logs of a node are, and what went wrong according to them."""
+"""The logs of a node, and the errors in them."""
 
 from __future__ import annotations
 
@@ -15,10 +15,7 @@ BYTES_MAX = 2 * 1024 * 1024
 
 
 def show(folder: Path, topology: str | None = None, count: int = 20) -> str:
-    """Return the places of all logs, and what those that speak of errors said last, without Java's stack frames.
-
-    Slots whose workers do not come up are named behind them.
-    """
+    """List all logs with their last errors, without Java's stack frames, then the slots whose workers do not start."""
     paths = list(_paths(folder, topology))
     if not paths:
         if topology and any(_paths(folder, None)):
@@ -45,7 +42,7 @@ def _paths(folder: Path, topology: str | None) -> Iterator[Path]:
 
 
 def _trouble(path: Path) -> list[str]:
-    """Return the lines from each one that speaks of an error to the next entry of the log."""
+    """Return the lines of each log entry from its first mention of an error on."""
     with path.open("rb") as file:
         file.seek(max(0, path.stat().st_size - BYTES_MAX))
         text = file.read().decode(errors="replace")
@@ -66,7 +63,7 @@ FRAMES = ("\tat ", "\t... ", "\tSuppressed: ")
 
 
 def python_part(text: str) -> str:
-    """Return the last Python traceback in a text, chained ones included; empty where there is none.
+    """Return the last Python traceback in a text, with those chained to it; empty if the text has none.
 
     A traceback is its head, indented lines, and the exception; Python puts a sentence between chained ones.
 
@@ -86,7 +83,7 @@ def python_part(text: str) -> str:
             current, bridge = found, []
         elif current is not None:
             current.append(line)
-            if line and not line.startswith((" ", "\t")):  # the exception itself ends it
+            if line and not line.startswith((" ", "\t")):  # the line of the exception ends the traceback
                 current = None
         elif not line.startswith(FRAMES):
             bridge.append(line)
@@ -96,7 +93,7 @@ def python_part(text: str) -> str:
 
 
 def without_frames(text: str) -> str:
-    """Return a text of Java's without its stack frames."""
+    """Return Java's output without stack frames."""
     kept = [line for line in text.splitlines() if not line.startswith(FRAMES)]
     return "\n".join(kept)
 
@@ -105,9 +102,9 @@ _DIED = re.compile(r"pid:\d+, name:(?P<name>[^\s,]+?) exitCode:(?P<code>-?\d+)")
 
 
 def ended_component(text: str) -> tuple[str, str] | None:
-    """Return the component that Storm says has ended and how, or None where it says no such thing.
+    """Return the component that ended according to Storm, and how; None if Storm reports no such end.
 
-    Storm may look at a process before its exit code is known (-1), and reports it repeatedly.
+    Storm reports a process repeatedly, sometimes before its exit code is known (-1).
 
     >>> ended_component("ProcessInfo pid:7, name:split exitCode:-1, x\\nProcessInfo pid:7, name:split exitCode:137, x")
     ('split', 'killed by signal 9')
@@ -120,7 +117,7 @@ def ended_component(text: str) -> tuple[str, str] | None:
 
 
 def how_ended(code: int) -> str:
-    """Return an exit code as Java reports it in words; above 128 it is a signal, -1 stands for unknown.
+    """Describe an exit code from Java: above 128 it is a signal, -1 stands for unknown.
 
     >>> how_ended(143), how_ended(1), how_ended(-1)
     ('killed by signal 15', 'exit code 1', 'it is not known how')

@@ -1,8 +1,8 @@
-"""Our ``storm``: what streamparse asks of Storm's client, and what its users type.
+"""A ``storm`` with the commands that streamparse and its users call.
 
-``storm jar J org.apache.storm.flux.Flux --local …`` is how ``sparse run`` starts a topology. Flux 2 ignores
-``--local`` and submits to whatever cluster is configured; here it runs locally, as its users expect. ``kill``,
-``list``, ``activate`` and ``deactivate`` ask nimbus by Thrift, without starting a JVM.
+``sparse run`` starts a topology by ``storm jar J org.apache.storm.flux.Flux --local …``. Flux 2 ignores ``--local`` and
+submits to the configured cluster; here the topology runs locally, as users expect. ``kill``, ``list``, ``activate`` and
+``deactivate`` call nimbus by Thrift, without starting a JVM.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ PROGRAMS = {"lein": "downspout.storm.lein", "storm": "downspout.storm.program", 
 
 
 def write(directory: Path) -> Path:
-    """Write the programs for the node of a directory; return their folder."""
+    """Write the programs into the directory of a node; return their folder."""
     folder = directory / "bin"
     files.own(directory, OURS)
     folder.mkdir(mode=0o700, exist_ok=True)
     for name, module in PROGRAMS.items():
-        # -P: a project's own files must not stand in for ours.
+        # -P: a project's files must not hide ours.
         text = f'#!/bin/sh\nexec {shlex.quote(sys.executable)} -P -m {module} "$@"\n'
         draft = folder / f".{name}.{os.getpid()}"
         draft.write_text(text, encoding="utf-8")
@@ -49,9 +49,9 @@ def write(directory: Path) -> Path:
 
 
 def environment(node: StormNode, environ: Mapping[str, str] | None = None) -> dict[str, str]:
-    """Return the variables to set; writes the programs, and chooses nimbus's port where there was none yet.
+    """Write the programs, choose nimbus's port if the node never ran, and return the variables to set.
 
-    The node need not run, and ``sparse run`` does not need it.
+    The node need not run; ``sparse run`` does not use it.
     """
     environ = os.environ if environ is None else environ
     folder = write(node.directory)
@@ -60,7 +60,7 @@ def environment(node: StormNode, environ: Mapping[str, str] | None = None) -> di
         "PATH": os.pathsep.join(path),
         "DOWNSPOUT_HOME": str(folders.home().absolute()),
         "STREAMPARSE_NIMBUS": f"{HOST}:{node.ports().nimbus}",
-        "LEIN_ROOT": "1",  # streamparse refuses to run as root without it, for the sake of the real Leiningen
+        "LEIN_ROOT": "1",  # without it, streamparse refuses to run as root because the real Leiningen would
         "PYTHONPATH": python_path("src", environ),
     }
 
@@ -107,7 +107,7 @@ def _add(commands: Any, name: str, text: str, handler: Callable[[argparse.Namesp
 
 
 def is_local(main: str, arguments: Sequence[str]) -> bool:
-    """Return whether a ``storm jar`` call means a local run: Flux's own option for it, in both spellings.
+    """Return whether a ``storm jar`` call has Flux's option for a local run, in either spelling.
 
     >>> is_local(FLUX, ["--local", "x.yaml"]), is_local(FLUX, ["--remote", "x.yaml"]), is_local("a.B", ["--local"])
     (True, False, False)
@@ -116,7 +116,7 @@ def is_local(main: str, arguments: Sequence[str]) -> bool:
 
 
 def sleep_s(arguments: Sequence[str], default: int) -> int:
-    """Return for how many seconds Flux is asked to run; without ``-t`` streamparse passes the largest number there is.
+    """Return Flux's ``--sleep`` in seconds, clamped: without ``-t`` streamparse passes the largest 64-bit number.
 
     >>> sleep_s(["--local", "--sleep", "12", "x.yaml"], 20), sleep_s(["-s", "9223372036854775807"], 20)
     (12, 9223372036854775)
@@ -160,7 +160,7 @@ def _jar(arguments: argparse.Namespace) -> int:
 
 
 def _remove_flux_file(arguments: Sequence[str]) -> None:
-    """Remove the file that streamparse has made for this run: it leaves each in the folder for temporary files."""
+    """Remove the file that streamparse wrote for this run and leaves in the temporary directory."""
     path = Path(arguments[-1])
     if path.parent == Path(tempfile.gettempdir()) and path.match("tmp*.yaml"):
         path.unlink(missing_ok=True)

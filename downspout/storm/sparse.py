@@ -1,12 +1,12 @@
-"""Our ``sparse``: stock streamparse's, with what it needs to talk to a Storm of ours.
+"""A ``sparse`` that runs stock streamparse's, adapted to a Storm of ours.
 
-In the environment of ``downspout storm shell`` this stands before the real program, which it runs unchanged. It does
-four things first, all of them only where nimbus is that of our node:
+In the environment of ``downspout storm shell`` it precedes the real program, which it runs unchanged after four steps.
+They apply only if nimbus is that of our node:
 
-* A nimbus that does not run, which streamparse answers with a traceback of Thrift's, is said.
-* A topology that is to be killed and does not run, or to be submitted and runs, which streamparse answers so too.
-* Commands that ask Storm's UI or log in by SSH, neither of which our node has, name what to use in their place.
-* A ``config.json`` made for a cluster (SSH, virtualenvs, workers by name) is handed over as one for this node.
+* An error is raised if nimbus does not run; streamparse would show a traceback of Thrift's.
+* So it is if a topology to be killed does not run, or one to be submitted does.
+* Commands that query Storm's UI or log in by SSH, neither of which our node has, name what to use instead.
+* A ``config.json`` made for a cluster (SSH, virtualenvs, workers by name) is replaced by one for this node.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ INSTEAD = {
     "remove_logs": "`downspout storm logs`, which says where they are",
     "update_virtualenv": "nothing: components run with the Python of this shell",
 }
-"""What to use for commands that need Storm's UI, or SSH."""
+"""Replacements for commands that need Storm's UI or SSH."""
 FOR_OUR_NODE: dict[str, Any] = {"use_ssh_for_nimbus": False, "workers": ["127.0.0.1"]}
 OPTIONS_FOR_OUR_NODE = {"use_virtualenv": False, "install_virtualenv": False}
 
 
 def check(arguments: Sequence[str]) -> None:
-    """Raise if a command needs our Storm and it does not run."""
+    """Raise StormError if a command cannot work with our Storm."""
     command = _command(arguments)
     if command in INSTEAD and _is_ours():
         raise StormError(
@@ -75,7 +75,7 @@ def _check_topology(command: str, arguments: Sequence[str], address: tuple[str, 
     parser.add_argument("-f", "--force", action="store_true")
     given, _ = parser.parse_known_args(arguments[1:])
     if command == "list" or (name := given.override_name or given.name) is None:
-        return  # streamparse takes the only one that the project has, or says that there are several
+        return  # streamparse takes the project's only topology, or reports that it has several
     found = next((each for each in nimbus.summary(*address).topologies if each.name == name), None)
     if command == "kill" and found is None:
         raise StormError(f"There is no topology {name}", cure="`sparse list`, which names what runs")
@@ -87,7 +87,7 @@ def _check_topology(command: str, arguments: Sequence[str], address: tuple[str, 
 
 
 def _command(arguments: Sequence[str]) -> str:
-    """Return the command that is asked for; empty where only help is."""
+    """Return the command; empty if the arguments ask for help."""
     return arguments[0] if arguments and not {"-h", "--help"}.intersection(arguments) else ""
 
 
@@ -97,7 +97,7 @@ def _is_ours() -> bool:
 
 
 def adapted(arguments: Sequence[str]) -> list[str]:
-    """Return the arguments with a configuration that fits our node, where the project's does not."""
+    """Replace the project's configuration in the arguments if it does not fit our node."""
     given = list(arguments)
     if _command(given) not in WITH_CONFIG or not _is_ours():
         return given
@@ -109,12 +109,11 @@ def adapted(arguments: Sequence[str]) -> list[str]:
         found = json.loads(path.read_text(encoding="utf-8"))
         envs = {name: _for_our_node(env) for name, env in found["envs"].items()}
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
-        return given
+        return given  # streamparse reports the error
     if envs == found["envs"]:
         return given
     directory = default_directory()
     files.own(directory, OURS)
-    # The project's file stays as it is. A file that cannot be read is streamparse's to complain of.
     made = directory / "config.json"
     files.write(made, json.dumps({**found, "envs": envs}, indent=2))
     print(f"downspout: this Storm needs no SSH and no virtualenvs: {made} replaces {path}", file=sys.stderr)
@@ -131,7 +130,7 @@ def _for_our_node(env: dict[str, Any]) -> dict[str, Any]:
 
 
 def raise_if_moved(status: NodeStatus, address: str) -> None:
-    """Raise if the shell is older than the node's port; an address elsewhere is the user's own."""
+    """Raise if the shell is older than the node's port; an address on another machine is the user's choice."""
     if status.state == "running" and address.startswith("127.0.0.1:"):
         raise StormError(
             f"This shell expects nimbus at {address}, but it is now at {status.nimbus}",

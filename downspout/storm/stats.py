@@ -1,8 +1,8 @@
-"""What nimbus counts for a topology, by component, and how far its Kafka spouts are behind.
+"""Nimbus's counters for a topology, by component, and the lag of its Kafka spouts.
 
-``sparse stats`` asks Storm's UI for this, which Maven Central does not have. Nimbus has the same figures: they arrive
-from the workers every ``executor.metrics.frequency.secs`` (60 by Storm's default, 5 in our node), and count only a
-sample of the tuples where ``topology.stats.sample.rate`` is below 1 (0.05 by default, 1 in our node).
+``sparse stats`` gets these from Storm's UI, which is not on Maven Central. Nimbus has the same figures: workers send
+them every ``executor.metrics.frequency.secs`` (60 by Storm's default, 5 in our node) and count only a sample of the
+tuples if ``topology.stats.sample.rate`` is below 1 (0.05 by default, 1 in our node).
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from downspout.storm.node_logs import python_part, without_frames
 from downspout.system import files
 
 ALL_TIME = ":all-time"
-WINDOW_S = 600  # What rates are of: the shortest of the windows that Storm keeps
+WINDOW_S = 600  # The period of rates: the shortest window that Storm keeps
 PARTITIONS_SHOWN = 12  # Of a topic
 PARTITION_HEAD = ("partition", "committed", "end", "lag", "done beyond", "uncommitted", "failed", "committed by")
 COUNTERS = ("emitted", "acked", "failed", "executed", "timeouts")
@@ -37,33 +37,32 @@ COUNTERS = ("emitted", "acked", "failed", "executed", "timeouts")
 
 @dataclass(frozen=True)
 class ComponentStats:
-    """The figures of one component since the topology was submitted, as far as its workers have reported."""
+    """The figures of one component since the topology was submitted, as reported by its workers so far."""
 
     name: str
     kind: str  # ``spout`` or ``bolt``
     tasks: int = 0
     emitted: int = 0  # tuples
-    acked: int = 0  # spout: tuple trees that are done; bolt: tuples
+    acked: int = 0  # spout: complete tuple trees; bolt: tuples
     failed: int = 0  # likewise
-    executed: int = 0  # tuples that came in; 0 for a spout
-    # spout: trees that failed and that no bolt failed, so that their time was over; with several spouts the share of
-    # each is not known, and the first has all
+    executed: int = 0  # input tuples; 0 for a spout
+    # spout: trees that failed although no bolt failed them, so they timed out; of several spouts the first gets all, as
+    # their shares are unknown
     timeouts: int = 0
-    # spout: trees that are done (emitted, where none is tracked), bolt: tuples that came in; a second, of the last ten
-    # minutes
+    # spout: complete trees (emitted tuples if none is tracked), bolt: input tuples; per second in the last ten minutes
     per_s: float = 0.0
     complete_ms: float = 0.0  # spout: from emit to the ack of the whole tree, on average
-    execute_ms: float = 0.0  # bolt: in ``execute``, which for a Python bolt only hands the tuple over
+    execute_ms: float = 0.0  # bolt: in ``execute``, which for a Python bolt only passes the tuple to the process
     process_ms: float = 0.0  # bolt: from ``execute`` to the ack
     capacity: float = 0.0  # bolt: share of the last ten minutes in which its busiest executor was in ``execute``
-    error: str = ""  # what it reported last; Python's traceback where there is one
+    error: str = ""  # the last one reported; Python's traceback if it has one
 
 
 @dataclass(frozen=True)
 class Lag:
-    """How far a consumer group is behind the end of a topic; a partition without a commit counts from its beginning.
+    """The lag of a consumer group in a topic; a partition without a commit counts from its beginning.
 
-    ``alone_until`` has, for each partition that is read one record at a time since processes died there, the offset at
+    ``alone_until``: for each partition that is read one record at a time because processes died there, the offset at
     which that ends.
     """
 
@@ -77,7 +76,7 @@ class Lag:
 
     @property
     def lines(self) -> list[str]:
-        """What it says, for people; of very many partitions those that are behind most."""
+        """The lag for people; limited to the :data:`PARTITIONS_SHOWN` partitions that are furthest behind."""
         shown = sorted(self.partitions, key=lambda row: (-row.unread, row.partition))[:PARTITIONS_SHOWN]
         table = [PARTITION_HEAD, *(_cells(row) for row in sorted(shown, key=lambda row: row.partition))]
         rows = [f"  {line}" for line in columns(table, range(1, len(PARTITION_HEAD) - 1))] if shown else []
@@ -107,8 +106,8 @@ def _cells(row: PartitionLag) -> tuple[str, ...]:
 class TopologyStats:
     """The figures of a topology.
 
-    ``id`` is name, number and time of submission; ``workers`` are those that nimbus has assigned, and whether they run,
-    only a report says (``has_reported``). ``lately`` has the components' figures of the last ten minutes.
+    ``id`` is name, number and time of submission. ``workers`` counts those that nimbus has assigned; ``has_reported``
+    says whether any has reported. ``lately`` has the components' figures of the last ten minutes.
     """
 
     name: str
@@ -123,7 +122,7 @@ class TopologyStats:
 
     @property
     def lately_s(self) -> int:
-        """How many seconds ``lately`` is of."""
+        """The period of ``lately`` in seconds."""
         return max(1, min(WINDOW_S, self.uptime_s))
 
     def component(self, name: str) -> ComponentStats:
@@ -141,7 +140,7 @@ def names(host: str, port: int) -> list[str]:
 
 
 def collect(host: str, port: int, name: str, *, with_lag: bool = True) -> TopologyStats:
-    """Return the figures of a topology. Raises BrokerError: Kafka does not answer."""
+    """Return the figures of a topology. Raises StormError: nimbus does not answer; BrokerError: Kafka does not."""
     with nimbus.connect(host, port) as client:
         found = nimbus.topology_named(client, name)
         page = client.getTopologyPageInfo(found.id, ALL_TIME, False)
@@ -167,7 +166,7 @@ def collect(host: str, port: int, name: str, *, with_lag: bool = True) -> Topolo
 
 
 def _components(page: Any, errors: Mapping[str, list[Any]]) -> list[ComponentStats]:
-    """Return the figures that a page of nimbus has, spouts first."""
+    """Return the components' figures from a page of nimbus, spouts first."""
     return [
         _component(component, kind, stats, errors.get(component) or [])
         for kind, by_name in (("spout", page.id_to_spout_agg_stats), ("bolt", page.id_to_bolt_agg_stats))
@@ -198,7 +197,7 @@ def _component(name: str, kind: str, stats: Any, errors: list[Any]) -> Component
 def _with_rates(
     components: Iterable[ComponentStats], lately: Iterable[ComponentStats], seconds: float
 ) -> list[ComponentStats]:
-    """Add what was done a second lately (of a spout trees, or tuples where it tracks none), and the capacity."""
+    """Set ``per_s`` and ``capacity`` from the recent figures."""
     known = {each.name: each for each in lately}
     found = []
     for each in components:
@@ -209,7 +208,7 @@ def _with_rates(
 
 
 def _with_timeouts(components: Iterable[ComponentStats]) -> list[ComponentStats]:
-    """Storm counts a timeout as a fail of the spout's: what no bolt has failed is one."""
+    """Set ``timeouts``: Storm counts a timeout as a fail of the spout, without a fail of a bolt."""
     found = list(components)
     failed = {kind: sum(each.failed for each in found if each.kind == kind) for kind in ("spout", "bolt")}
     first = next((at for at, each in enumerate(found) if each.kind == "spout"), None)
@@ -219,11 +218,10 @@ def _with_timeouts(components: Iterable[ComponentStats]) -> list[ComponentStats]
 
 
 class Counters:
-    """Counters that never shrink: a worker that dies takes its own along, and nimbus has only those of the living.
+    """Counters that never shrink: nimbus drops those of a dead worker, and these keep them.
 
-    What was counted between the last look and the death is not in them.
-
-    ``path`` keeps them from one look to the next; None: only this object does.
+    Tuples counted between the last call and the death are lost. ``path`` stores the counters between calls; None: they
+    stay in memory.
     """
 
     def __init__(self, path: Path | None) -> None:
@@ -231,12 +229,13 @@ class Counters:
         self._kept: dict[str, Any] = {}
 
     def whole(self, stats: Iterable[TopologyStats]) -> list[TopologyStats]:
-        """Return the figures with what dead workers had counted, and keep them for the next look."""
+        """Add the counts of dead workers to the figures, and store them for the next call."""
         before = self._before()
         kept: dict[str, Any] = {}
         found = []
         for each in stats:
-            known, now = before.get(each.id, {}), kept.setdefault(each.id, {})
+            known = before.get(each.id, {})
+            now = kept.setdefault(each.id, dict(known))  # nimbus may omit a component while its workers are dead
             components = [_never_less(component, known.get(component.name, {}), now) for component in each.components]
             found.append(replace(each, components=components))
         self._kept = {**before, **kept}
@@ -254,7 +253,7 @@ class Counters:
 
 
 def _never_less(component: ComponentStats, before: Mapping[str, Any], now: dict[str, Any]) -> ComponentStats:
-    """Return a component's figures plus what was lost, and note both; ``before`` and ``now`` have [raw, lost] each."""
+    """Return a component's figures plus the lost counts; ``before`` and ``now`` map counters to [raw, lost]."""
     mine: dict[str, list[int]] = now.setdefault(component.name, {})
     for name in COUNTERS:
         raw = getattr(component, name)
@@ -265,7 +264,7 @@ def _never_less(component: ComponentStats, before: Mapping[str, Any], now: dict[
 
 
 def _lag(spout: str, topology: str, conf: Mapping[str, Any], spec: Any) -> list[Lag]:
-    """Return the lag of a spout by topic; nothing where it is not ours."""
+    """Return the lag of a spout by topic; empty if it is not a KafkaSpout."""
     own = {**conf, **json.loads(spec.common.json_conf or "{}")}
     if not own.keys() & {"kafka.topics", "kafka.pattern"}:
         return []
@@ -279,14 +278,14 @@ def _lag(spout: str, topology: str, conf: Mapping[str, Any], spec: Any) -> list[
 
 
 def _lag_by_topic(spout: str, group: str, values: Mapping[str, Any], consumer: ConsumerPort) -> list[Lag]:
-    """Return the lag of each topic; the first has the number of dead letters."""
+    """Return the lag of each topic; the first also carries the number of dead letters."""
     dead_letters = _records_in(dead_letter_topic(values, group), consumer)
     found = [lag_of(spout, group, topic, consumer) for topic in topics_of(consumer, reading(values, group))]
     return [replace(each, dead_letters=dead_letters if at == 0 else 0) for at, each in enumerate(found)]
 
 
 def _records_in(topic: str, consumer: ConsumerPort) -> int:
-    """Return how many records a topic holds; 0 where there is none."""
+    """Return the number of records in a topic; 0 if it does not exist."""
     partitions = partitions_of(consumer, [topic] if topic else [])
     ends, begins = consumer.end_offsets(partitions), consumer.beginning_offsets(partitions)
     return sum(ends[each] - begins[each] for each in partitions)
@@ -311,7 +310,7 @@ def lag_of(spout: str, group: str, topic: str, consumer: ConsumerPort) -> Lag:
 
 
 def render(stats: TopologyStats) -> str:
-    """Return the figures for people: a line per component, then lags and errors."""
+    """Format the figures for people: a line per component, then lags and errors."""
     head = (
         "component", "tasks", "emitted", "acked", "failed", "timeouts", "executed", "per s",
         "complete ms", "execute ms", "process ms", "capacity",

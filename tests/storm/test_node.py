@@ -229,6 +229,19 @@ def test_a_process_of_another_birth_is_left_alone(tmp_path: Path) -> None:
     assert not groups.end(ProcessIdentity(os.getppid(), "another/1"), 0.0)
 
 
+def test_a_kill_leaves_the_group_of_another_process_alone(tmp_path: Path) -> None:
+    """A process that got the id of a dead daemon within the same boot is not killed, nor is its group."""
+    stranger = subprocess.Popen(["sleep", "600"], start_new_session=True)
+    try:
+        boot = ProcessIdentity.of(stranger.pid).birth.partition("/")[0]
+        node_files.write(tmp_path, Daemons("2.8.3", {"nimbus": ProcessIdentity(stranger.pid, f"{boot}/1")}))
+        assert not StormNode(tmp_path).kill()
+        assert stranger.poll() is None
+    finally:
+        stranger.kill()
+        stranger.wait()
+
+
 def test_a_worker_that_dies_in_its_start_is_missed_soon() -> None:
     """The larger of the supervisor's two time-outs counts; nimbus leaves the worker to it for longer than that."""
     values = json.loads(node_files.storm_yaml(Path("/x"), Ports(2, 3, 4, (5,))))

@@ -139,6 +139,15 @@ def test_counters_do_not_shrink_when_a_worker_dies(tmp_path: Path) -> None:
     assert Counters(path).whole([stats_of(executed=1)])[0].component("parse").executed == 1
 
 
+def test_counters_outlast_a_component_that_nimbus_omits() -> None:
+    """While no worker of a component reports, nimbus may not list it; its counts come back with it."""
+    counters = Counters(None)
+    counters.whole([stats_of(executed=100)])
+    counters.whole([replace(stats_of(), components=[])])
+    (found,) = counters.whole([stats_of(executed=5)])
+    assert found.component("parse").executed == 100
+
+
 def test_fails_that_no_bolt_has_sent_are_timeouts() -> None:
     """Of the trees that failed, those that no bolt failed have timed out; rates are what was done in a window."""
     made = [ComponentStats("spout", "spout", failed=12), ComponentStats("parse", "bolt", failed=5)]
