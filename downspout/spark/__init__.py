@@ -1,6 +1,6 @@
 """Pipelines on PySpark: Kafka as a source and a sink, topologies as queries, and readers of the sinks' files.
 
-The modules here are what programs import; the packages are what stands behind them.
+Programs import the modules of this folder; its packages are internal.
 
 To change how a topology is cut into stages (Spark planning): topology/stages.py
 To change how the source plans a micro-batch: planning.py
@@ -25,11 +25,11 @@ if TYPE_CHECKING:
 
 
 OLDEST = (4, 2)
-"""Since then a source in Python can be limited, end at what is there, and report the latest offset (SPARK-55304)."""
+"""The first version whose Python sources support limits, ``availableNow`` and latest offsets (SPARK-55304)."""
 
 
 def register(spark: SparkSession) -> None:
-    """Let a session read Kafka by ``format("downspout")`` and write to it by ``format("downspout-kafka")``.
+    """Register ``format("downspout")``, which reads Kafka, and ``format("downspout-kafka")``, which writes to it.
 
     Both work in batch and in streaming queries. The options are those of Spark's own connector:
     docs/reference/spark-source.md and docs/reference/spark-sink.md.
@@ -45,10 +45,10 @@ def register(spark: SparkSession) -> None:
 
 
 def check_pyspark(version: str | None = None) -> None:
-    """Check that PySpark (the installed one) has what the source needs.
+    """Check the version of PySpark, by default the installed one.
 
     Raises:
-        MissingExtraError: it is too old, or not installed.
+        MissingExtraError: it is too old or not installed.
 
     >>> check_pyspark("4.2.0")
     >>> check_pyspark("5.0.0.dev1")
@@ -67,7 +67,7 @@ def pyspark_version() -> str:
     """Return the version of the installed PySpark.
 
     Raises:
-        MissingExtraError: there is none.
+        MissingExtraError: PySpark is not installed.
     """
     try:
         from pyspark import __version__

@@ -1,18 +1,18 @@
-"""Where a streaming query stands, from its checkpoint, here or in a bucket: files alone, no Spark.
+"""The position of a streaming query, read from the files of its checkpoint, here or in a bucket; without Spark.
 
-Before a batch runs, Spark writes down where it *ends* (``offsets/N``, a line for each source of the query), and when
-all of it is done, that it is (``commits/N``). So a query stands at the end of the last batch that has both. A batch
-with offsets alone is *unfinished*: how much of it was done is unknown. Restarted, Spark does it again, from the end of
-the batch before, and a spout that takes over must do the same: the batch's own end would lose what was not done. So
-nothing is lost; and nothing counts twice where the sink knows by its origin what it has, or has nothing of the batch.
+Before a batch runs, Spark writes where it *ends* (``offsets/N``, a line for each source of the query); once it is
+complete, ``commits/N``. So a query's position is the end of the last batch that has both. A batch with offsets alone is
+*unfinished*, and how much of it was done is unknown. After a restart Spark runs it again, from the end of the batch
+before. A spout that takes over must do the same: starting at the unfinished batch's end would lose records. Nothing
+counts twice if the sink recognizes rows by their origin, or has nothing of that batch.
 
-A Kafka source's offsets may have notes beside them: see ``downspout.spark.source_offsets``. They change no place.
+A Kafka source's offsets may carry notes (``downspout.spark.source_offsets``), which do not affect the position.
 
-The form of both files: a version, a line of JSON for the query itself, then the sources. In version 2 each has a name
-and a colon before it; ``-`` is a source without anything yet.
+Both files consist of a version, a line of JSON for the query itself, and the sources. In version 2 a name and a colon
+precede each source. ``-`` is a source without an offset.
 
-Spark's own Kafka source also keeps where it started (``sources/N/0``), which holds before any batch is done. The
-source of this package needs no such place: see ``downspout.spark.planning``.
+Spark's own Kafka source also records its start (``sources/N/0``), the position until a batch is finished. This
+package's source needs no such file: see ``downspout.spark.planning``.
 """
 
 from __future__ import annotations
@@ -37,19 +37,19 @@ VERSIONS = ("v1", "v2")
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """Where a query stands."""
+    """The position of a query."""
 
     directory: Path  # of the checkpoint
-    query: str  # Spark's id of the query; empty where the file is missing
-    batch: int | None  # the last one that is finished; None: none is, and this is where the query started
-    offsets: Offsets  # the next offset to read, by partition; where two sources of the query read one, the lower
-    others: int = 0  # how many sources are not Kafka's
-    unfinished: int | None = None  # the batch that was begun after it, if one was
-    planned: Offsets = field(default_factory=dict)  # where that one was to end
+    query: str  # Spark's id of the query; empty if the file is missing
+    batch: int | None  # the last finished one; None: the offsets are the query's start
+    offsets: Offsets  # the next offset to read, by partition; the lowest if several sources read it
+    others: int = 0  # the number of sources other than Kafka
+    unfinished: int | None = None  # the batch that was begun after it, if any
+    planned: Offsets = field(default_factory=dict)  # the planned end of that batch
 
 
 def checkpoint_place(directory: str | Path) -> Path:
-    """Return the folder that ``checkpointLocation`` names, on this machine or in a bucket.
+    """Return the folder of ``checkpointLocation``, on this machine or in a bucket.
 
     >>> str(checkpoint_place("s3a://bucket/checkpoints/counts"))
     's3://bucket/checkpoints/counts'
@@ -58,14 +58,14 @@ def checkpoint_place(directory: str | Path) -> Path:
 
 
 def read_checkpoint(directory: str | Path) -> Checkpoint:
-    """Return where the query of a checkpoint stands; that of this package's source or of Spark's own.
+    """Return the position of the query of a checkpoint, with this package's source or Spark's own.
 
     Args:
-        directory: what ``checkpointLocation`` names: a folder on this machine, or in a bucket, which is reached as
-            those of sinks are (``parquet.storage_options`` in the environment).
+        directory: the value of ``checkpointLocation``: a folder on this machine or in a bucket, which is accessed like
+            those of sinks (``parquet.storage_options`` in the environment).
 
     Raises:
-        ConfigError: it is no checkpoint, is damaged, or cannot be read.
+        ConfigError: it is not a checkpoint, is damaged or cannot be read.
     """
     path = checkpoint_place(directory)
     try:
@@ -92,7 +92,7 @@ def _read_checkpoint(path: Path) -> Checkpoint:
 
 
 def _planned(path: Path, unfinished: int | None) -> Offsets:
-    """Return where an unfinished batch was to end; nothing where that cannot be read: no start depends on it."""
+    """Return the planned end of an unfinished batch; empty if unreadable, since no start depends on it."""
     try:
         return {} if unfinished is None else _ends(path / "offsets" / str(unfinished))[0]
     except ConfigError:
@@ -100,7 +100,7 @@ def _planned(path: Path, unfinished: int | None) -> Offsets:
 
 
 def batch_numbers(folder: Path) -> set[int]:
-    """Return the numbers of the batches in a log; check sums and files that are being written have other names."""
+    """Return the batch numbers in a log; checksums and incomplete files have other names."""
     return {int(name) for name in storage_of(folder).names(folder) if name.isdecimal()}
 
 
@@ -112,7 +112,7 @@ def _query(file: Path) -> str:
 
 
 def _initial(path: Path) -> Offsets:
-    """Return where Spark's own source started, where no batch is finished yet."""
+    """Return the start of Spark's own source, for a query without a finished batch."""
     sources, disk = path / "sources", storage_of(path)
     files = [sources / name / "0" for name in sorted(disk.names(sources)) if disk.exists(sources / name / "0")]
     if not files:
@@ -120,13 +120,13 @@ def _initial(path: Path) -> Offsets:
             f"{path}: no batch of this query is finished, so it has no position yet",
             cure="let the query finish one (trigger availableNow); the spout still has its own position",
         )
-    # Each file begins with a zero byte, by which a very old Spark refuses it.
+    # Each file begins with a zero byte, which makes very old versions of Spark reject it.
     lines = {file: _versioned(_read(file).lstrip("\0"), file)[-1] for file in files}
     return _lowest(found for file, line in lines.items() if (found := _kafka(line, str(file))) is not None)
 
 
 def _ends(file: Path) -> tuple[Offsets, int]:
-    """Return where a batch ends, and how many sources are not Kafka's."""
+    """Return the end of a batch and the number of sources other than Kafka."""
     version, _, *sources = _lines(file)
     if version == "v2":
         sources = [source.partition(":")[2] for source in sources]
@@ -143,7 +143,7 @@ def _ends(file: Path) -> tuple[Offsets, int]:
 
 
 def _lowest(sources: Iterable[Offsets]) -> Offsets:
-    """Put the sources of a query together: a partition that two of them read is done as far as the slower one."""
+    """Merge the offsets of a query's sources; for a partition with several sources, the lowest counts."""
     ends: Offsets = {}
     for offsets in sources:
         for tp, end in offsets.items():
@@ -152,7 +152,7 @@ def _lowest(sources: Iterable[Offsets]) -> Offsets:
 
 
 def _kafka(text: str, what: str) -> Offsets | None:
-    """Return a Kafka source's offsets; None for those of another source.
+    """Return the offsets of a Kafka source; None for another source.
 
     >>> _kafka('{"t":{"0":5}}', "x"), _kafka('{"logOffset":3}', "x"), _kafka("17", "x"), _kafka("{}", "x")
     ({TopicPartition(topic='t', partition=0): 5}, None, None, {})

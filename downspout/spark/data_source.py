@@ -1,13 +1,13 @@
 """Kafka for PySpark without the JVM connector: ``format("downspout")``, in batch and in streaming queries.
 
-Spark pickles these classes by name: the package must be installed on the executors. Nothing connects before it must.
+Spark pickles these classes by name, so the package must be installed on the executors. Connections are opened lazily.
 
-**In an executor**, a task reads one range of offsets as Arrow record batches. Spark's Python workers live for many
-tasks (``spark.python.worker.reuse``), so a consumer is kept between ranges, and what it has fetched ahead is used when
-the next range goes on where the last one ended.
+**In an executor**, a task reads one range of offsets as Arrow record batches. Spark's Python workers serve many tasks
+(``spark.python.worker.reuse``), so a consumer is kept between ranges; its prefetched records are used if the next range
+begins where the last one ended.
 
-A range is read when the *position* reaches its end. Counting records would wait for ever: offsets that a transaction's
-markers, compaction or an aborted transaction took hold nothing.
+A range is complete when the *position* reaches its end. Counting records would wait for ever: offsets of transaction
+markers, aborted transactions and compacted records hold no record.
 """
 
 from __future__ import annotations
@@ -186,7 +186,7 @@ class KafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._json(self._plan.initial())
 
     def getDefaultReadLimit(self) -> ReadLimit:
-        """Return the limit of the options. PySpark has no limit of two numbers: ``latestOffset`` looks at both."""
+        """Return the limit of the options. PySpark has no combined limit; ``latestOffset`` applies both numbers."""
         if self._options.offsets_per_trigger_max is not None:
             return ReadMaxRows(self._options.offsets_per_trigger_max)
         if self._options.offsets_per_trigger_min is not None:
@@ -197,13 +197,13 @@ class KafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Return where the next batch ends."""
         limited, before = not isinstance(limit, ReadAllAvailable), StreamOffset.from_json(start)
         end = self._plan.latest(before.offsets, limited=limited, ids=before.topic_ids)
-        # The marker comes with the last records, or alone where these were done before: by a run that was stopped, or
-        # killed before its end. It stays until something new is read, so it comes once.
+        # The marker comes with the last records, or alone if an earlier run, stopped or killed before its end, has
+        # processed them. It stays in the offset until something new is read, so it comes once.
         is_old = before.is_end and end == before.offsets
         return self._json(end, is_end=is_old or (self._options.end_marker and self._plan.is_at_end(end)))
 
     def prepareForTriggerAvailableNow(self) -> None:
-        """End at what is there now."""
+        """End the query at the current ends of the logs."""
         self._plan.freeze()
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
@@ -250,11 +250,11 @@ SCHEMA = pa.schema(_COLUMNS)
 SCHEMA_WITH_HEADERS = SCHEMA.append(pa.field("headers", HEADERS))
 """The connector's columns, as Spark's Arrow types have them."""
 UNREADABLE: Any = pa.struct([("end", pa.int64()), ("size", pa.int64()), ("reason", pa.string())])
-"""What a row says that stands for offsets whose records cannot be given whole; null in all others."""
+"""The column ``unreadable``, set in rows that replace records which cannot be read whole; null in all others."""
 
 
 def to_batch(records: RecordColumns, headers: bool) -> pa.RecordBatch:
-    """Return records as the connector has them: without headers, a record's are null."""
+    """Return records in the connector's columns; a record without headers has null."""
     count = len(records)
     columns: list[Any] = [
         records.keys,
@@ -268,7 +268,7 @@ def to_batch(records: RecordColumns, headers: bool) -> pa.RecordBatch:
     if not headers:
         return pa.RecordBatch.from_arrays(columns, schema=SCHEMA)
     if records.has_headers:
-        import pyarrow.compute as pc  # a quarter of a second of CPU, which few need
+        import pyarrow.compute as pc  # takes 0.25 s of CPU and is rarely needed
 
         found: Any = records.headers()
         are_none: Any = pc.equal(pc.list_value_length(found), pa.scalar(0, pa.int32()))
@@ -279,14 +279,14 @@ def to_batch(records: RecordColumns, headers: bool) -> pa.RecordBatch:
 
 
 def nulls(headers: bool, unreadable: bool = False) -> pa.RecordBatch:
-    """Return one row that is null in every column."""
+    """Return a batch with one row of nulls."""
     schema = SCHEMA_WITH_HEADERS if headers else SCHEMA
     marker = pa.RecordBatch.from_pylist([{}], schema=schema)
     return with_note(marker, None) if unreadable else marker
 
 
 def with_note(batch: pa.RecordBatch, note: Unreadable | None) -> pa.RecordBatch:
-    """Return a batch with the column ``unreadable``; with a note it is a row that stands for what cannot be read."""
+    """Return a batch with the column ``unreadable``: nulls, or the note if the batch is the row of unreadable data."""
     notes: Any = pa.nulls(batch.num_rows, UNREADABLE)
     if note is not None:
         notes = pa.array([{"end": note.end, "size": note.size, "reason": note.why}], UNREADABLE)
@@ -294,7 +294,7 @@ def with_note(batch: pa.RecordBatch, note: Unreadable | None) -> pa.RecordBatch:
 
 
 def portions(records: RecordColumns, bytes_max: int) -> Iterator[RecordColumns]:
-    """Yield the records in portions of about so many bytes, at least one record each."""
+    """Yield the records in portions of about ``bytes_max`` bytes, at least one record each."""
     while len(records) > 1 and records.nbytes > bytes_max:
         count = max(len(records) * bytes_max // records.nbytes, 1)
         while count > 1 and records[:count].nbytes > bytes_max:
@@ -307,12 +307,12 @@ def portions(records: RecordColumns, bytes_max: int) -> Iterator[RecordColumns]:
 
 # --- reading on an executor ---
 
-PER_POLL_MAX = 100_000  # Records. A poll finds what was fetched, some megabytes.
+PER_POLL_MAX = 100_000  # Records; a poll returns the fetched ones, some megabytes
 
-BATCH_BYTES = 4 * 1024 * 1024  # About how much goes into one Arrow batch
+BATCH_BYTES = 4 * 1024 * 1024  # Approximate size of an Arrow batch
 
 POLL_MS = 500
-RETRY_S = 0.1  # Between two tries of an offset that a broker says is not in its log, though it is
+RETRY_S = 0.1  # Between two attempts to fetch an offset that the broker wrongly reports as out of range
 
 TOO_LARGE_CURE = "raise recordBytesMax; or includeUnreadable=records, which gives a row with its beginning in its place"
 DAMAGED_CURE = (
@@ -323,16 +323,18 @@ DAMAGED_CURE = (
 log = logging.getLogger("downspout.spark")
 
 idle: dict[str, ConsumerPort] = {}
-"""Consumers between two ranges, by what they were made with. One process runs one task at a time."""
+"""Consumers between two ranges, by their options. One process runs one task at a time."""
 
 
 def read_range(options: SourceOptions, wanted: OffsetRange, skipped: Skipped = ()) -> Iterator[pa.RecordBatch]:
     """Yield the records of a range in order.
 
     Raises:
-        DataLossError: part of it is gone, and ``failOnDataLoss`` is set.
+        DataLossError: part of it is gone and ``failOnDataLoss`` is set.
+        UnreadableError: a record is too large or a batch damaged, and ``includeUnreadable`` does not cover it.
+        BrokerError: brokers do not answer, or no record arrives in time.
     """
-    # What is left out may be gone from Kafka: at the ends of the range it is not even fetched.
+    # Skipped offsets may be gone from Kafka, so those at the ends of the range are not even fetched.
     sieve = Sieve(skipped)
     if not (parts := list(sieve.wanted(wanted.start, wanted.end))):
         return
@@ -343,7 +345,7 @@ def read_range(options: SourceOptions, wanted: OffsetRange, skipped: Skipped = (
     try:
         yield from _Reading(options, consumer, wanted, sieve).batches()
         is_sound = True
-    except GeneratorExit:  # a LIMIT has enough: the next range seeks
+    except GeneratorExit:  # a LIMIT is reached; the next range seeks
         is_sound = True
         raise
     except errors.KafkaError as error:
@@ -365,7 +367,7 @@ def _connect(options: SourceOptions) -> ConsumerPort:
 
 
 class _Reading:
-    """One range on its way."""
+    """The reading of one range."""
 
     def __init__(self, options: SourceOptions, consumer: ConsumerPort, wanted: OffsetRange, sieve: Sieve) -> None:
         self._options = options
@@ -375,10 +377,10 @@ class _Reading:
         self._at = wanted.start
 
     def batches(self) -> Iterator[pa.RecordBatch]:
-        """Yield batch after batch until the position is at the end."""
+        """Yield batches until the position reaches the end."""
         where, end = self._wanted.where, self._wanted.end
-        self._consumer.take_aborted()  # noted for the spout; forgotten here, or they would add up
-        self._consumer.take_unreadable()  # of an earlier range, behind its end
+        self._consumer.take_aborted()  # only the spout uses them; discarded, or they would accumulate
+        self._consumer.take_unreadable()  # of an earlier range, beyond its end
         self._go_to_start()
         waiting_since = time.monotonic()
         while self._at < end:
@@ -407,7 +409,7 @@ class _Reading:
                 )
 
     def _to_batches(self, records: RecordColumns) -> Iterator[pa.RecordBatch]:
-        """Yield what of these lies in the range, some megabytes at a time; what stands for others, by itself."""
+        """Yield the records within the range, some megabytes at a time; rows for unreadable data separately."""
         wanted, row = records[: int(records.offsets.searchsorted(self._wanted.end))], 0
         for note in self._consumer.take_unreadable():
             at = int(wanted.offsets.searchsorted(note.offset))
@@ -423,7 +425,7 @@ class _Reading:
             yield with_note(batch, None) if self._options.include_unreadable else batch
 
     def _stand_in(self, record: Any, note: Unreadable) -> Iterator[pa.RecordBatch]:
-        """Yield a row for those of some offsets that are of this range, and are not left out."""
+        """Yield a row for the unreadable offsets that lie in the range and are not skipped."""
         if parts := list(self._sieve.wanted(note.offset, min(note.end, self._wanted.end))):
             first, end = parts[0][0], parts[-1][1]
             topic, partition = self._wanted.where
@@ -432,7 +434,7 @@ class _Reading:
             yield with_note(batch, replace(note, offset=first, end=end))
 
     def _go_to_start(self) -> None:
-        """Seek, unless the consumer stands there: then what it has fetched ahead is still good."""
+        """Seek, unless the consumer is at the start, which keeps its prefetched records."""
         where, start = self._wanted.where, self._wanted.start
         if self._consumer.assignment() != {where}:
             self._consumer.assign([where])
@@ -441,10 +443,10 @@ class _Reading:
         self._consumer.seek(where, start)
 
     def _skip_what_is_gone(self, *, may_pass: bool) -> None:
-        """The log begins later than where we read, or ends earlier: fail, or go on at its beginning.
+        """Handle a position outside the log: fail, or continue at the log's beginning.
 
-        A broker that has just become the leader may not know yet where its log ends, or the answer is an old one. So an
-        offset that lies in the log by now is not gone: it is tried again, as long as nothing may arrive.
+        A new leader may not know the end of its log yet, or the answer may be outdated. So an offset that now lies in
+        the log is not lost; it is retried until ``kafkaConsumer.pollTimeoutMs`` has passed.
         """
         where = self._wanted.where
         begin = self._consumer.beginning_offsets([where])[where]
@@ -460,11 +462,11 @@ class _Reading:
             self._consumer.seek(where, left)
 
     def _is_cut_off(self) -> bool:
-        """Return whether the log has ended below the range, so that nothing more will come."""
+        """Return whether the log ends below the range, so that no more records will arrive."""
         where = self._wanted.where
         try:
             end = self._consumer.end_offsets([where])[where]
-        except errors.KafkaError as error:  # asked because nothing came: the time-out decides
+        except errors.KafkaError as error:  # asked only because nothing arrived; the timeout decides
             log.warning("%s: %s", self._wanted, error)
             return False
         if end >= self._wanted.end or end > self._at:
@@ -474,10 +476,10 @@ class _Reading:
 
 
 def is_cancelled() -> bool:
-    """Return whether the JVM has closed its end of this worker's connection; False where that cannot be known."""
-    # A worker notices that when it writes its next batch. One that waits for records writes nothing, and would wait for
-    # Kafka as long as kafkaConsumer.pollTimeoutMs says, beside the task that has taken its place. PySpark 4.2 has no
-    # call for it; the stream from the JVM is a local variable of the worker's main function, below us on the stack.
+    """Return whether the JVM has closed its end of this worker's connection; False if unknown."""
+    # A worker notices this when it writes its next batch. One that waits for records writes nothing, and would wait for
+    # kafkaConsumer.pollTimeoutMs beside the task that replaces it. PySpark 4.2 has no API for this; the stream from the
+    # JVM is a local variable of the worker's main function, further down the stack.
     frame: FrameType | None = sys._getframe()
     while frame is not None:
         if (stream := frame.f_locals.get("infile")) is not None and hasattr(stream, "fileno"):
@@ -487,7 +489,7 @@ def is_cancelled() -> bool:
 
 
 def _is_closed(descriptor: int) -> bool:
-    """Return whether the other end of a socket is closed, whatever is still to be read from it."""
+    """Return whether the other end of a socket is closed, even if unread data remain."""
     gone = select.POLLHUP | select.POLLERR | getattr(select, "POLLRDHUP", 0)
     poll = select.poll()
     poll.register(descriptor, gone)

@@ -1,17 +1,16 @@
-"""Event time: when a window is finished, for rows of a topic whose partitions do not run side by side.
+"""Event time: watermarks by partition, for topics whose partitions are not in step.
 
-The *watermark* of a stream is the latest event time seen, minus a delay. A window is finished, and in append mode
-written, when the watermark has passed its end; a row of a finished window comes too late and is dropped.
+The *watermark* of a stream is the latest event time seen, minus a delay. When it passes the end of a window, the window
+is finished and, in append mode, written; later rows of that window are dropped.
 
-A topology reads all partitions of a topic at the same speed. One that holds a fifth of the records of another is a
-year ahead when both have been read for a minute, and its times would close the windows of the other. So each partition
-gets a watermark of its own, and the slowest one counts: several ``withWatermark`` under a union, and Spark's policy
-``min``.
+A topology reads all partitions of a topic at the same speed. If one holds a fifth of another's records for the same
+period, it will soon be far ahead in event time, and its times would close the other's windows. So each partition gets
+its own watermark, and the slowest one counts: several ``withWatermark`` under a union, with Spark's policy ``min``.
 
-Spark's checkpoint keeps the slowest one alone. After a restart it takes a partition without new rows for one that
-stands at the beginning of time, and holds all windows open until it gets a row, if ever. So :func:`event_time` looks at
-the files that the query has read, and lets each partition go on where it was: a row of *another* partition stands in
-for it with the last time that was seen there, is looked at by the watermark, and left out again.
+Spark's checkpoint only keeps the slowest one. After a restart Spark treats a partition without new rows as one at the
+beginning of time, and holds all windows open until it gets a row, if ever. So :func:`event_time` restores each
+partition's latest time from the files that the query has read. A row of *another* partition carries that time past the
+watermark operator and is filtered out after it.
 """
 
 from __future__ import annotations
@@ -41,20 +40,20 @@ POLICY = "spark.sql.streaming.multipleWatermarkPolicy"
 def event_time(
     frame: DataFrame, column: str, delay: str, *, partitions: int | None = None, checkpoint: str | Path | None = None
 ) -> DataFrame:
-    """Say which column is the time of the event, and how late a row may be; for windows and other stateful operators.
+    """Set the column of the event time and how late a row may be, for windows and other stateful operators.
 
     Args:
-        frame: what ``stream_sink`` returned; the rows of a batch come back as they are.
+        frame: the result of ``stream_sink``; a batch frame is returned unchanged.
         column: of type timestamp.
-        delay: how late, behind a later row (of its partition), as Spark says it: ``"10 minutes"``, ``"2 days"``.
-        partitions: how many the topic has: each gets a watermark of its own; None: one for all. It needs
-            ``stream_sink(…, origins=True)``. The price: the columns are read ``partitions`` times, and a partition
-            without any row holds all windows open. Partitions that are added later share the watermarks of these.
-        checkpoint: of the query, with ``partitions``: where each partition was is found there after a restart.
+        delay: how far a row may be behind the latest one (of its partition), in Spark's form: ``"10 minutes"``.
+        partitions: the topic's number of partitions, each of which gets its own watermark; None: one for all. It needs
+            ``stream_sink(…, origins=True)``. The cost: the columns are read ``partitions`` times, and a partition
+            without any row holds all windows open. Partitions that are added later share these watermarks.
+        checkpoint: of the query, required with ``partitions``: restores each partition's time after a restart.
 
     Raises:
-        ConfigError: the column is not there or is no timestamp; the rows do not say which partition they came from, or
-            ``checkpoint`` does not say where the query stood; or Spark's policy is another.
+        ConfigError: the column is missing or not a timestamp; rows lack their partition; ``checkpoint`` is missing; or
+            Spark's policy is not ``min``.
     """
     kind = dict(frame.dtypes).get(column)
     if kind != "timestamp":
@@ -87,14 +86,14 @@ def _check(frame: DataFrame, partitions: int, checkpoint: str | Path | None) -> 
 
 
 def _number(partitions: int) -> Column:
-    """Return the number of the watermark that a row counts for; rows without an origin count for the first."""
+    """Return the number of a row's watermark; rows without an origin use the first."""
     from pyspark.sql import functions as F
 
     return F.coalesce(F.pmod("_partition", F.lit(partitions)), F.lit(0))
 
 
 def _part(frame: DataFrame, column: str, delay: str, part: int, partitions: int, seen: datetime | None) -> DataFrame:
-    """Return the rows of one partition with their watermark, which starts at what was seen before."""
+    """Return the rows of one partition with their watermark, which starts at the time seen before."""
     from pyspark.sql import functions as F
 
     number = _number(partitions)
@@ -102,16 +101,16 @@ def _part(frame: DataFrame, column: str, delay: str, part: int, partitions: int,
         return frame.where(number == part).withWatermark(column, delay)
     stand_in = F.when(number == part, F.col(column)).otherwise(F.lit(seen))
     timed = frame.withColumn(column, stand_in).withWatermark(column, delay)
-    # Spark filters before it looks at the watermark, wherever it can, and the rows that stand in would be gone. It
-    # cannot where the condition needs the event time; `& 0` takes it out again.
+    # Spark would push the filter below the watermark operator, and the stand-in rows would never reach it. A condition
+    # that uses the event time cannot be pushed down; `& 0` removes its effect.
     return timed.where(F.hash(column).bitwiseAND(F.lit(0)) + number == part)
 
 
 def _seen(frame: DataFrame, column: str, partitions: int, checkpoint: Path) -> Mapping[int, datetime]:
     """Return the latest time of each partition in all files that the query has read, or has begun to read.
 
-    Those that it has begun to read are in its next batch, which is the first that these times reach: so they never run
-    ahead. Files whose rows all lie behind the watermark are left out by their statistics.
+    The latter are in its next batch, the first that these times can affect, so the times are never ahead. Statistics
+    exclude files whose rows are all below the watermark.
     """
     from pyspark.sql import functions as F
 
@@ -132,7 +131,7 @@ def _seen(frame: DataFrame, column: str, partitions: int, checkpoint: Path) -> M
 
 
 def _directory(frame: DataFrame) -> tuple[Path, list[str]]:
-    """Return the directory that a stream reads, and how its store is reached, from Spark's plan of it."""
+    """Return the directory and storage options of a stream, from its plan."""
     from downspout.spark.sink_source import NAME
 
     leaves = frame._jdf.queryExecution().analyzed().collectLeaves()
@@ -147,11 +146,11 @@ def _directory(frame: DataFrame) -> tuple[Path, list[str]]:
 
 
 def _position(checkpoint: Path) -> Position:
-    """Return how far the query's sources have read, or have begun to: of several the one that is furthest behind."""
+    """Return how far the query's sources have read or begun to read; the furthest behind of several."""
     begun = batch_numbers(checkpoint / "offsets")
     found: list[Position] = []
     for line in (checkpoint / "offsets" / str(max(begun))).read_text("utf-8").splitlines()[2:] if begun else ():
-        _, brace, rest = line.partition("{")  # a name may stand before it
-        with suppress(ConfigError, ValueError):  # of another source: the query says so
+        _, brace, rest = line.partition("{")  # a name may precede it
+        with suppress(ConfigError, ValueError):  # of another source; the query reports it
             found.append(Position.from_json(json.loads(brace + rest)))
     return min(found, key=lambda position: (position.entry, position.file), default=Position())

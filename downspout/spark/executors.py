@@ -1,10 +1,10 @@
-"""A look at the executors before a query starts: do they have Downspout and the topology's modules, and the same ones?
+"""Check before a query starts that executors have Downspout and the topology's modules in the driver's version.
 
-Spark pickles components and sources by name. An executor that cannot import them fails somewhere inside of a task, with
-a page of traceback from Spark's serializers, and four times. One that has *other* files than the driver (an archive
-of yesterday) does not fail at all, and runs yesterday's bolts. So one tiny job comes first, with a task for each slot.
-Its function is defined inside of another one: cloudpickle sends such a function whole, and it needs nothing but a
-Python in order to say what is missing. What it reports is compared with what it reports here.
+Spark pickles components and sources by name. An executor that cannot import them fails inside a task, four times, with
+a page of traceback from Spark's serializers. One with *other* files than the driver (an archive of yesterday) does not
+fail at all and runs yesterday's bolts. So a tiny job comes first, with a task for each slot. Its function is nested:
+cloudpickle sends such a function by value, so it only needs Python to report missing modules. The results are compared
+with the driver's.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 LIBRARY = ("downspout", "downspout.spark.data_source")
-"""What every query of ours needs there; the second brings the libraries along."""
+"""Modules that every query needs; the second one imports the libraries."""
 
 ROUNDS_MAX = 3
-"""Executors that register while a look is under way are looked at in another one; who comes later still is not."""
+"""Executors that register during a round are checked in the next one; later ones are not checked."""
 
 CURE = (
     "make the archive (again) with `downspout spark bundle`, and give it to `downspout spark submit --bundle FILE`; "
@@ -44,29 +44,29 @@ Look: TypeAlias = "Callable[[Iterator[Any]], Iterator[Answer]]"
 
 @dataclass(frozen=True)
 class ExecutorReport:
-    """What one executor's Python says."""
+    """The report of one executor's Python."""
 
-    host: str  # the machine's name
-    folder: str  # the executor's working directory, which tells executors of one machine apart
+    host: str
+    folder: str  # the executor's working directory, which distinguishes executors of one machine
     python: str  # the interpreter
     missing: dict[str, str] = field(hash=False)  # why a module cannot be imported, by module
-    digests: dict[str, str] = field(hash=False)  # of a module's source; modules whose source is not there are left out
+    digests: dict[str, str] = field(hash=False)  # of the modules' sources, if available
 
     def __str__(self) -> str:
         return f"{self.host} ({self.folder}, {self.python})"
 
 
 def check_executors(spark: SparkSession, modules: Sequence[str], path: Sequence[str] = ()) -> int:
-    """Check that every executor can import modules, and that they are the ones which are here; return their number.
+    """Check that every executor can import the driver's version of modules; return the number of executors.
 
     Args:
-        modules: dotted names, besides Downspout itself: those of a topology's components.
-        path: folders in which these, but not Downspout, are looked for too where there are such.
+        modules: dotted names besides Downspout itself: those of a topology's components.
+        path: additional folders for these modules, but not for Downspout, on executors that have them.
 
     Raises:
-        MissingExtraError: an executor cannot import one of them, has another version of it, or has no Python of the
-            driver's version; the message names the executor, the module and the reason. Or PySpark is too old.
-        PassingError: a Python there did not start in time, or died; another try may do.
+        MissingExtraError: an executor cannot import one of them, has another version of it, or lacks the driver's
+            version of Python; the message names the executor, the module and the reason. Or PySpark is too old.
+        PassingError: a Python process did not start in time, or died; a retry may succeed.
     """
     check_pyspark()
     context = spark.sparkContext
@@ -81,7 +81,7 @@ def check_executors(spark: SparkSession, modules: Sequence[str], path: Sequence[
 
 
 def look_for(modules: tuple[str, ...], places: tuple[str, ...] = ()) -> Look:
-    """Return the function that executors run. It may use nothing of this module: they need not have it."""
+    """Return the function that executors run. It must not use this module, which they may lack."""
     ours = tuple(module for module in modules if module.partition(".")[0] == "downspout")
     theirs = tuple(module for module in modules if module not in ours)
 
@@ -95,7 +95,7 @@ def look_for(modules: tuple[str, ...], places: tuple[str, ...] = ()) -> Look:
         def sources(module: Any) -> Iterator[tuple[str, str]]:
             for place in getattr(module, "__path__", ()):
                 for base, folders, names in os.walk(place):
-                    # A wheel has these two inside of the package, a checkout beside it.
+                    # A wheel has these two inside the package, a checkout beside it.
                     folders[:] = sorted(set(folders) - {"__pycache__", "spouts", "bolts"})
                     for path in (os.path.join(base, name) for name in sorted(names) if name.endswith(".py")):
                         yield os.path.relpath(path, place), path
@@ -104,7 +104,7 @@ def look_for(modules: tuple[str, ...], places: tuple[str, ...] = ()) -> Look:
 
         missing, digests = {}, {}
         for name in (*ours, None, *theirs):
-            if name is None:  # what unpickles a topology comes before the folders in which its modules are
+            if name is None:  # Downspout is imported before the topology's folders are added
                 sys.path += [place for place in places if place not in sys.path]
                 continue
             try:
@@ -123,7 +123,7 @@ def look_for(modules: tuple[str, ...], places: tuple[str, ...] = ()) -> Look:
 
 
 def _ask_locally(spark: SparkSession, look: Look) -> list[Answer]:
-    """Run the job as a query in Arrow: what it warms up, the topology's queries use. An RDD's would cost a second."""
+    """Run the job as an Arrow query, which warms up what the topology's queries use; an RDD job costs a second."""
 
     def rows(_: Iterator[Any]) -> Iterator[Any]:
         import json
@@ -136,7 +136,7 @@ def _ask_locally(spark: SparkSession, look: Look) -> list[Answer]:
 
 
 def _ask_all(context: SparkContext, look: Look) -> set[ExecutorReport]:
-    """Run the job with a task per slot: all are free now, and Spark deals tasks out in turns, to every executor."""
+    """Run the job with a task per slot: all slots are free, and Spark assigns tasks to executors in turn."""
     seen: set[ExecutorReport] = set()
     for _ in range(ROUNDS_MAX):
         tasks = context.defaultParallelism
@@ -148,7 +148,7 @@ def _ask_all(context: SparkContext, look: Look) -> set[ExecutorReport]:
 
 
 def _translated(context: SparkContext, ask: Callable[[], list[Answer]]) -> list[Answer]:
-    from py4j.protocol import Py4JJavaError  # and no other of Py4J's: these say that the JVM has ended
+    from py4j.protocol import Py4JJavaError  # Py4J's other errors mean that the JVM has ended
     from pyspark.errors import PySparkException
 
     try:
@@ -158,7 +158,7 @@ def _translated(context: SparkContext, ask: Callable[[], list[Answer]]) -> list[
 
 
 def no_python(said: str, wanted: str) -> MissingExtraError | PassingError:
-    """Say why a Python does not run there.
+    """Return the error for a Python that does not run on executors.
 
     >>> print(no_python('java.io.IOException: Cannot run program "python3.11": error=2, No such file', "python3.11"))
     Executors cannot start python3.11: error=2, No such file. Try: the same Python, 3.x for 3.x, on every worker; \
@@ -179,7 +179,7 @@ def no_python(said: str, wanted: str) -> MissingExtraError | PassingError:
 
 
 def _own_words(said: str) -> tuple[str, str] | None:
-    """Return what a Python that did not become a worker has said, and what helps; None where it said nothing.
+    """Return the output of a Python that did not become a worker, and a cure; None if it printed nothing.
 
     >>> _own_words("x: Error from python worker:\\n  licence expired\\nPYTHONPATH was:\\n  /x\\n\\tat java.Thread")[0]
     'licence expired'
@@ -194,7 +194,7 @@ def _own_words(said: str) -> tuple[str, str] | None:
 
 
 def judge(here: ExecutorReport, seen: Sequence[ExecutorReport]) -> None:
-    """Raise the first of what is wrong: with the driver, then with executors, by module."""
+    """Raise the first error: of the driver, then of executors, by module."""
     for module, reason in here.missing.items():
         raise MissingExtraError(
             f"{module} cannot be imported on the driver: {reason}", cure="install what it needs here"

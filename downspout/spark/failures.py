@@ -1,12 +1,12 @@
-"""What ends a query of Spark's, in a sentence; and what passes, so that the same is tried again.
+"""Explain why a query of Spark's ended, in a sentence, and retry transient failures.
 
-Spark says what went wrong in pages of Java's stack frames. Three kinds are told apart:
+Spark reports errors in pages of Java stack frames. Three kinds are distinguished:
 
-* *An error of ours*, raised on the driver or on an executor: its text stands somewhere in these pages.
+* *Our own errors*, raised on the driver or an executor: their text is somewhere in these pages.
 * *A Python process of Spark's* that was late or died: a worker, the daemon that forks workers, or the process that
-  plans a query's batches. Spark tries a task again, but neither the planning of a query nor a stage whose task
-  has used up its tries. To start the query again continues from its checkpoint.
-* *The JVM*, without which nothing more can be asked.
+  plans a query's batches. Spark retries a task, but neither the planning of a query nor a stage whose task has used up
+  its attempts. A restarted query continues from its checkpoint.
+* *The end of the JVM*, after which nothing more can be queried.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from downspout.ledger.retry_schedule import Backoff
 
 T = TypeVar("T")
 
-TRIES = 4  # How often a task is tried: what a cluster does by default (spark.task.maxFailures), and `local[N]` does not
-RESTARTS_MAX = 10  # How often in a row something is tried again that Spark does not try again
+TRIES = 4  # Attempts per task: the default of clusters (spark.task.maxFailures), but not of `local[N]`
+RESTARTS_MAX = 10  # Consecutive retries of what Spark does not retry
 PAUSES = Backoff(2_000, 16_000)
-FORGOTTEN_S = 300.0  # After a try that went well for so long, failures are counted anew
+FORGOTTEN_S = 300.0  # An attempt that ran for so long resets the count of failures
 
 LATE = "a Python worker of Spark's did not start within 10 s"
-"""The time is a constant of Spark's (PythonWorkerFactory). On a busy machine it is too short, and that passes."""
+"""A constant of Spark's (PythonWorkerFactory), too short for a busy machine; a retry may succeed."""
 DIED = "a Python process of Spark's died"
 
 _PASSING = {
@@ -39,7 +39,7 @@ _PASSING = {
     DIED: re.compile(
         r"Python worker exited unexpectedly|Python daemon failed to launch worker|"
         r"reading the port number from [\w.]+'s stdout|"
-        # The process that plans a query's batches: its end of a socket is closed, and Spark's message is empty.
+        # The process that plans a query's batches has closed its socket; Spark's message is empty.
         r"(?:EOF|IO|Socket|ClosedChannel)Exception[^\n]*\n(?:\s+at [^\n]*\n)*?\s+at [^\n]*PythonStreaming\w+Runner"
     ),
 }
@@ -53,14 +53,11 @@ LOG_CURE = "look into Spark's log, here .downspout/logs/spark.log; another run g
 
 
 class PassingError(SparkError):
-    """A Python process of Spark's was late or died. Another try may do."""
+    """A Python process of Spark's was late or died. A retry may succeed."""
 
 
 def passes(error: BaseException | str) -> str:
-    """Return, in words, what has failed and may work when it is tried again; empty for all else.
-
-    The error, or what Spark says of it.
-
+    """Describe a failure that a retry may cure, given the error or Spark's text; empty for any other.
     >>> passes(Exception("org.apache.spark.SparkException: Python worker failed to connect back."))
     "a Python worker of Spark's did not start within 10 s"
     >>> passes(Exception("no such column"))
@@ -71,17 +68,17 @@ def passes(error: BaseException | str) -> str:
 
 
 def _text(error: BaseException | str) -> str:
-    """Return all that is known of an error; PySpark leaves Java's stack frames out of what it shows."""
+    """Return an error's text with Java's stack frames, which PySpark omits."""
     return f"{error}\n{getattr(error, '_stackTrace', '')}"
 
 
 def passing(what: str, where: str = "") -> PassingError:
-    """Return the error for what has passed too rarely."""
+    """Return the error for a failure that retries did not cure."""
     return PassingError(f"{what}{where}", cure=BUSY_CURE if what == LATE else DIED_CURE)
 
 
 def pause_s(times: int) -> float:
-    """Return how long to wait after so many failures in a row.
+    """Return the pause after so many consecutive failures.
 
     >>> [pause_s(times) for times in (1, 2, 3, 4, 5)]
     [2.0, 4.0, 8.0, 16.0, 16.0]
@@ -90,17 +87,17 @@ def pause_s(times: int) -> float:
 
 
 def retried(work: Callable[[], T], report: Callable[[str], None] | None = None) -> T:
-    """Call ``work`` and return what it returns; call it again, after a pause, where it failed by what passes.
+    """Return the result of ``work``; retry it, after a pause, if it fails for a transient reason.
 
-    For jobs of one's own: ``retried(lambda: start_query().awaitTermination())``. A query with a checkpoint continues
-    where it ended; a batch job is done from its beginning.
+    For your own jobs: ``retried(lambda: start_query().awaitTermination())``. A query with a checkpoint continues where
+    it ended; a batch job starts over.
 
     Args:
-        work: makes and runs a query, or does anything else with Spark.
-        report: is given a sentence before each pause; not given: it goes to standard error.
+        work: creates and runs a query, or does anything else with Spark.
+        report: called with a sentence before each pause; default: print it to standard error.
 
     Raises:
-        PassingError: it failed so eleven times in a row.
+        PassingError: eleven such failures in a row.
     """
     failures = 0
     while True:
@@ -122,7 +119,7 @@ def retried(work: Callable[[], T], report: Callable[[str], None] | None = None) 
 
 
 def explain(error: BaseException) -> DownspoutError | None:
-    """Return the error for a user in one that Spark or Py4J has raised; None where it is a mistake in a program.
+    """Return the error to show for one that Spark or Py4J has raised; None if it is a bug in a program.
 
     >>> print(explain(Exception("… downspout.errors.BrokerError: no topic x. Try: create it\\n  at org.apache…")))
     no topic x. Try: create it
@@ -145,7 +142,7 @@ def explain(error: BaseException) -> DownspoutError | None:
 
 @contextmanager
 def explained() -> Iterator[None]:
-    """Raise the error for a user in the place of Spark's, where there is one."""
+    """Raise the error of :func:`explain`, if any, instead of Spark's."""
     try:
         yield
     except Exception as error:
@@ -155,7 +152,7 @@ def explained() -> Iterator[None]:
 
 
 def _ours(text: str) -> DownspoutError | None:
-    """Return the last error of ours that a page of Spark's names."""
+    """Return the last of our errors in Spark's text."""
     found = re.findall(r"downspout\.errors\.(\w+Error): (.*)", text)
     for name, said in reversed(found):
         kind = getattr(downspout.errors, name, None)
@@ -166,7 +163,7 @@ def _ours(text: str) -> DownspoutError | None:
 
 
 def jvm_ended() -> str | None:
-    """Return, in words, how the JVM of this process has ended; None where it answers, or there was none."""
+    """Describe how this process's JVM ended; None if it answers or never existed."""
     from py4j.protocol import Py4JError
     from pyspark import SparkContext
 
@@ -175,14 +172,14 @@ def jvm_ended() -> str | None:
     try:
         SparkContext._jvm.java.lang.System.nanoTime()
     except (Py4JError, OSError):
-        # Under spark-submit the JVM is our parent, and there is no process to ask.
+        # Under spark-submit the JVM is our parent, so we have no process object.
         code = getattr(SparkContext._gateway, "proc", None) and SparkContext._gateway.proc.poll()
         return f"was ended by {signal.Signals(-code).name}" if code and code < 0 else "ended"
     return None
 
 
 def reason_of(said: str) -> str:
-    """Return the line of a page of Java's that says most: the error of a program, else the first of Spark's."""
+    """Return the most informative line of Java's output: the last error of a program, or the first of Spark's."""
     errors = [found[1].strip() for line in said.splitlines() if (found := _ERROR.match(line.strip()))]
     own = [error for error in errors if not error.startswith(("java.", "org.apache."))]
     if own:
@@ -193,4 +190,4 @@ def reason_of(said: str) -> str:
 
 
 _ERROR = re.compile(r"(?:Caused by: |: )?((?:[a-zA-Z_][\w$]*\.)*\w*(?:Error|Exception|Exit)\b.*)")
-"""A line that names an error, and is no stack frame: those begin with "at"."""
+"""A line with an error; stack frames begin with "at"."""

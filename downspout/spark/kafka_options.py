@@ -1,13 +1,13 @@
-"""The options of ``format("downspout")``: the connector's names, checked all at once when the source is made.
+"""The options of ``format("downspout")``: the connector's names, all checked when the source is created.
 
-A job moves between the two by changing ``format``. So whatever the connector accepts is accepted, with its defaults;
-the differences are in ``docs/reference/spark-source.md``. Six options are ours: ``stoppingOffsets``,
-``skipOffsets``, ``includeTopicId``, ``includeUnreadable``, ``recordBytesMax`` and ``endMarker``.
+A job switches between the two by changing ``format``. So every option of the connector is accepted, with its default;
+``docs/reference/spark-source.md`` lists the differences. Six options are ours: ``stoppingOffsets``, ``skipOffsets``,
+``includeTopicId``, ``includeUnreadable``, ``recordBytesMax`` and ``endMarker``.
 
-**``kafka.…`` options** are the Java client's properties, as the connector takes them, in kafka-python's names. Most
-names differ in the dots alone. What has another form (JAAS, key stores) is translated. How to be a member of a group
-has no effect, because the source reads without one; the group's name is refused, and so is what the source or the sink
-decides itself. A value is never part of an error: it may be a secret.
+**``kafka.…`` options** are the Java client's properties, as for the connector, mapped to kafka-python's names. Most
+names differ only in the dots. Other forms (JAAS, key stores) are translated. Properties about group membership have no
+effect, because the source reads without a group. The group's name is rejected, and so are properties that the source or
+the sink sets itself. Errors never contain a value: it may be a secret.
 """
 
 from __future__ import annotations
@@ -29,18 +29,18 @@ from downspout.kafka.unreadable import Limits
 from downspout.settings.secrets import REFERENCE, resolve_client
 from downspout.spark.source_offsets import Offsets, Skips, from_json, parse_skips, place
 
-LATEST, EARLIEST = -1, -2  # What stands for an end of the log among offsets
-LIMIT_MIN, LIMIT_MAX = 1024, 1 << 30  # Bytes that records and batches may be allowed to unpack to
+LATEST, EARLIEST = -1, -2  # Stand for the ends of the log among offsets
+LIMIT_MIN, LIMIT_MAX = 1024, 1 << 30  # Bounds of recordBytesMax
 
 
 @dataclass(frozen=True)
 class Option:
     """One option, for checks and for the table in the documentation."""
 
-    text: str  # what it does, in a sentence
-    note: str = ""  # what else there is to say
+    text: str  # its effect, in a sentence
+    note: str = ""  # further remarks
     default: str = ""  # in words
-    # ``both``, ``batch`` or ``stream``; elsewhere an option of the connector has no effect, and ``ending…`` is refused
+    # ``both``, ``batch`` or ``stream``; in other queries the option has no effect, except that ``ending…`` is rejected
     use: str = "both"
 
 
@@ -128,19 +128,19 @@ _BY_LOWER = {name.lower(): name for name in OPTIONS}
 
 @dataclass(frozen=True)
 class SourcePosition:
-    """Where reading starts or ends, before Kafka was asked."""
+    """The start or end of reading, before Kafka resolves it."""
 
-    option: str  # the option that says it, for errors
+    option: str  # that sets it, for errors
     everywhere: int | None = None  # ``LATEST``, ``EARLIEST`` or None
-    offsets: Offsets | None = None  # by partition, where they are given
-    timestamp_ms: int | None = None  # the moment for all partitions
-    timestamps_ms: Offsets | None = None  # by partition, where they are given
-    latest_if_none: bool = True  # whether a moment after the last record means the end; otherwise it is an error
+    offsets: Offsets | None = None  # by partition, if given
+    timestamp_ms: int | None = None  # one moment for all partitions
+    timestamps_ms: Offsets | None = None  # by partition, if given
+    latest_if_none: bool = True  # whether a moment after the last record means the end instead of an error
 
 
 @dataclass(frozen=True)
 class SourceOptions:
-    """All options, checked and typed. It travels to the executors; its text holds no property of the client."""
+    """All options, checked and typed. Sent to the executors; its repr contains no property of the client."""
 
     bootstrap: str
     client: Mapping[str, Any] = field(repr=False)
@@ -176,12 +176,12 @@ class SourceOptions:
 
     @property
     def include_unreadable(self) -> bool:
-        """Whether there is a column that says what could not be read whole."""
+        """Whether there is a column ``unreadable``."""
         return self.unreadable != "false"
 
     @property
     def selection(self) -> str:
-        """What is read, in the words of the options."""
+        """The selected topics or partitions, as the option that selects them."""
         if self.topics is not None:
             return f"subscribe = {','.join(self.topics)}"
         if self.pattern is not None:
@@ -193,8 +193,11 @@ def parse_options(given: Mapping[str, str], *, streaming: bool) -> SourceOptions
     """Check options and return them typed.
 
     Args:
-        given: as Spark hands them over; names in any case.
-        streaming: for ``readStream``, else for ``read``.
+        given: Spark's options; names are case-insensitive.
+        streaming: for ``readStream``; otherwise for ``read``.
+
+    Raises:
+        ConfigError: an option is unknown, malformed or contradicts another.
     """
     options = {name.lower(): value for name, value in given.items()}
     _check_names(options, streaming)
@@ -236,7 +239,7 @@ def connection_of(options: Mapping[str, str]) -> tuple[str, dict[str, str]]:
         raise ConfigError(
             "the option kafka.bootstrap.servers is missing", cure='.option("kafka.bootstrap.servers", "host:9092")'
         )
-    if "://" not in text:  # a cluster that was registered has such a name
+    if "://" not in text:  # with it, the name of a registered cluster
         parse_bootstrap(text)
     properties = {name[6:]: value for name, value in options.items() if name.startswith("kafka.")}
     properties.pop("bootstrap.servers")
@@ -295,7 +298,7 @@ def _assigned(value: str) -> tuple[TopicPartition, ...]:
 
 
 def _position(options: Mapping[str, str], side: str, default: int, streaming: bool) -> SourcePosition:
-    """Return where one side lies; as with the connector a moment precedes moments, and these precede offsets."""
+    """Return one side's position; as in the connector, one timestamp precedes timestamps, and these precede offsets."""
     name = f"{side}Timestamp"
     strategy = options.get("startingoffsetsbytimestampstrategy", "error").lower()
     if strategy not in ("error", "latest"):
@@ -319,7 +322,7 @@ def _position(options: Mapping[str, str], side: str, default: int, streaming: bo
 
 
 def _check_ours(options: SourceOptions) -> None:
-    """Raise where an option of ours names what is not read."""
+    """Raise if an option of ours names a partition that is not read."""
     for name, named in (("stoppingOffsets", options.stopping), ("skipOffsets", options.skips.ranges)):
         for tp in named:
             if not options.selects(tp):
@@ -334,7 +337,7 @@ def _json(value: str, name: str) -> Any:
 
 
 def flag(options: Mapping[str, str], name: str, default: bool) -> bool:
-    """Return an option that is true or false."""
+    """Return a boolean option."""
     value = options.get(name.lower(), str(default)).lower()
     if value not in ("true", "false"):
         raise ConfigError(f"{name} = {value} is neither true nor false", cure="true or false")
@@ -366,7 +369,7 @@ def _whole(options: Mapping[str, str], name: str, *, lowest: int = 1, default: i
 
 
 def _duration_ms(text: str) -> int:
-    """Return a time with its unit, as Spark writes it, in milliseconds.
+    """Return a duration in Spark's notation in milliseconds.
 
     >>> _duration_ms("15m"), _duration_ms("30 s"), _duration_ms("500")
     (900000, 30000, 500)
@@ -394,15 +397,15 @@ _TRANSLATED = (
 
 @dataclass(frozen=True)
 class Client:
-    """A kind of client."""
+    """The properties of a kind of client."""
 
-    defaults: Mapping[str, Any]  # kafka-python's properties of it
-    decided: Mapping[str, str]  # what the source or the sink sets, as the connector does, and what to use instead
-    # What may stay when a job moves here: it is about groups, or the Java client alone has it.
+    defaults: Mapping[str, Any]  # kafka-python's properties
+    decided: Mapping[str, str]  # set by the source or the sink, as in the connector; with what to use instead
+    # Accepted so that jobs can move here: properties about groups, or of the Java client alone.
     without_effect: frozenset[str]
 
     def names(self) -> dict[str, str]:
-        """Return the names of properties that a text can give, with dots, and kafka-python's for them."""
+        """Map the dotted names of properties that can be given as text to kafka-python's names."""
         found = {name: value for name, value in self.defaults.items() if name not in _NOT_TEXT and not callable(value)}
         return {name.replace("_", "."): name for name in found}
 
@@ -455,7 +458,7 @@ PRODUCER = Client(
 
 
 def client_properties(given: Mapping[str, str], client: Client = CONSUMER) -> dict[str, Any]:
-    """Return kafka-python's properties for the options without their ``kafka.``.
+    """Return kafka-python's properties for options without the prefix ``kafka.``.
 
     >>> client_properties({"security.protocol": "SSL", "fetch.max.wait.ms": "100", "ssl.truststore.location": "ca.pem"})
     {'fetch_max_wait_ms': 100, 'security_protocol': 'SSL', 'ssl_cafile': 'ca.pem'}
@@ -478,13 +481,14 @@ def client_properties(given: Mapping[str, str], client: Client = CONSUMER) -> di
 
 
 def _looked_up(given: Mapping[str, str]) -> dict[str, str]:
-    """Return the options with secrets in place of references (``env:NAME``, ``file:PATH``): Spark shows options."""
-    # They are looked up on the driver; tasks are given what was found.
+    """Replace references (``env:NAME``, ``file:PATH``) by the secrets; options may hold only references, as Spark shows
+    them."""
+    # They are resolved on the driver; tasks receive the values.
     return {**given, **resolve_client({name: value for name, value in given.items() if REFERENCE.match(value)})}
 
 
 def _typed(name: str, text: str, default: Any) -> Any:
-    """Return a value in the type that kafka-python's default has."""
+    """Return a value in the type of kafka-python's default."""
     if name in _TEXT:
         return text
     if isinstance(default, bool):
@@ -516,7 +520,7 @@ def _translate(name: str, value: str, given: Mapping[str, str]) -> dict[str, Any
 
 
 def _jaas(value: str) -> dict[str, str]:
-    """Return user and password of a PLAIN or SCRAM login module.
+    """Return the user and password of a PLAIN or SCRAM login module.
 
     >>> _jaas('org.apache.kafka.common.security.plain.PlainLoginModule required username="u" password="p";')
     {'sasl_plain_username': 'u', 'sasl_plain_password': 'p'}

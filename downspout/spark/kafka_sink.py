@@ -1,19 +1,19 @@
-"""Writing the rows of one task to Kafka, on an executor.
+"""Write the rows of a task to Kafka, on an executor.
 
-A task writes all of its rows and waits for the brokers' answers before it says that it is done. Nothing takes back
-what a task wrote that failed, nor what a batch wrote that is computed again: a record is written *at least once*. By
-three headers a reader can drop the repeats:
+A task writes all its rows and waits for the brokers' answers before it reports success. Records of a failed task, or of
+a batch that is computed again, stay in Kafka: a record is written *at least once*. Three headers let a reader drop
+repeats:
 
 =======================  ============================================================================================
-``__downspout.batch``    the batch: id of the query and number of the batch; of a batch query, an id of this write
-``__downspout.record``   the row in it: Spark's partition, number of the row in that, and a hash of the record
-``__downspout.run``      who wrote it: the run of the query, and Spark's number of the try
+``__downspout.batch``    the batch: id of the query and number of the batch; for a batch query, an id of this write
+``__downspout.record``   the row in the batch: Spark's partition, the row's number in it, and a hash of the record
+``__downspout.run``      the writer: the run of the query, and Spark's number of the attempt
 =======================  ============================================================================================
 
-Two records that are equal in the first two are repeats. If rows come in another order when a batch is computed again,
-as after a shuffle, the hash differs: such repeats stay, and nothing is dropped that is not there.
+Two records with the same first two headers are repeats. If a batch that is computed again has its rows in another
+order, as after a shuffle, the hashes differ: such repeats are kept, and no other record is ever dropped.
 
-Spark's Python workers live for many tasks, so a producer is kept from one to the next, as long as all went well.
+Spark's Python workers serve many tasks, so a producer is kept from one to the next unless a task fails.
 """
 
 from __future__ import annotations
@@ -45,36 +45,36 @@ if TYPE_CHECKING:
 
 BATCH, RECORD, RUN = "__downspout.batch", "__downspout.record", "__downspout.run"
 NAME = "downspout-kafka"
-LOOK_EVERY = 256  # rows between two looks at answers and at the buffer
-BUFFER_BYTES = 32 * 1024 * 1024  # at so many bytes without an answer a task waits
+LOOK_EVERY = 256  # rows between two checks of the answers and the buffer
+BUFFER_BYTES = 32 * 1024 * 1024  # a task waits while more bytes are unanswered
 FULL_LOOK_S = 0.002
 DELIVERY_MS, TOPIC_WAIT_MS, GRACE_S = 120_000, 10_000, 5.0
-# What KafkaBolt's settings are called here, in cures.
+# The options for KafkaBolt's settings, for cures.
 SETTINGS = {
     "produce.request_bytes_max": "kafka.max.request.size",
     "produce.batch_bytes": "kafka.batch.size",
     "produce.idempotence=false": "kafka.enable.idempotence=false",
 }
 
-# Producers between two tasks, by what they were made with. One process runs one task at a time.
+# Producers between two tasks, by their options. One process runs one task at a time.
 idle: dict[str, ProducerPort] = {}
 
 
 @dataclass(frozen=True)
 class WriteTask:
-    """Which task writes."""
+    """The ids of a task, for the headers."""
 
     batch: str
-    run: str  # and the try
-    partition: int  # Spark's number of it within the batch
+    run: str  # and the attempt
+    partition: int  # Spark's number within the batch
 
 
 def write_rows(options: SinkOptions, task: WriteTask, batches: Iterable[pa.RecordBatch]) -> int:
-    """Write all rows, wait until brokers have them, and return how many.
+    """Write all rows, wait until brokers have them, and return their number.
 
     Raises:
         RecordError: a record cannot be written; the error names Spark's partition and the row in it.
-        BrokerError: brokers do not answer, or take nothing from this client.
+        BrokerError: brokers do not answer, or reject all records of this client.
     """
     key = f"{options.bootstrap} {sorted(options.client.items())} {options.partitioner}"
     producer = idle.pop(key, None) or _connect(options)
@@ -86,7 +86,7 @@ def write_rows(options: SinkOptions, task: WriteTask, batches: Iterable[pa.Recor
         if is_sound and key not in idle:
             idle[key] = producer
         else:
-            producer.close()  # takes 5 s at most, and leaves no thread behind
+            producer.close()  # takes at most 5 s and leaves no thread
     return count
 
 
@@ -97,7 +97,7 @@ def hash_of(
     value: bytes | None,
     headers: Iterable[tuple[str, bytes | None]],
 ) -> str:
-    """Return a hash of all that makes a record what it is. Lengths stand before parts, so none runs into the next.
+    """Return a hash of a record; lengths precede the parts, which makes them unambiguous.
 
     >>> hash_of("t", None, b"a", b"bc", ()) == hash_of("t", None, b"ab", b"c", ())
     False
@@ -117,16 +117,16 @@ def _connect(options: SinkOptions) -> ProducerPort:
 
 
 class _Writing:
-    """The rows of one task on their way; a record's token is the number of its row."""
+    """The writing of one task's rows; a record's token is its row number."""
 
     def __init__(self, options: SinkOptions, task: WriteTask, producer: ProducerPort) -> None:
         self._options, self._task, self._producer = options, task, producer
         given = options.client
         delivery_ms, wait_ms = given.get("delivery_timeout_ms", DELIVERY_MS), given.get("max_block_ms", TOPIC_WAIT_MS)
-        self._patience_s = (delivery_ms + wait_ms) / 1000 + GRACE_S  # by then the client itself has given a record up
+        self._patience_s = (delivery_ms + wait_ms) / 1000 + GRACE_S  # longer than the client itself retries
 
     def write(self, batches: Iterable[pa.RecordBatch]) -> int:
-        """Write them and wait for the answers; return how many there were."""
+        """Write the rows and wait for the answers; return the number of rows."""
         send, topic, has_ids, number = self._producer.send, self._options.topic, self._options.has_ids, 0
         batch = (BATCH, self._task.batch.encode())
         run, prefix = (RUN, self._task.run.encode()), f"{self._task.partition}/"
@@ -155,7 +155,7 @@ class _Writing:
         return found
 
     def _look(self) -> None:
-        """Take answers; where the buffer is full, wait for some."""
+        """Process answers; if the buffer is full, wait for some."""
         producer = self._producer
         self._collect()
         while producer.buffered_bytes >= BUFFER_BYTES:
@@ -182,7 +182,7 @@ class _Writing:
         )
 
     def _collect(self) -> None:
-        """Take answers; raise where a record was refused."""
+        """Process answers; raise if a record was rejected."""
         for sent in self._producer.results():
             if sent.error is None:
                 continue
@@ -231,12 +231,12 @@ SINK_OPTIONS: Mapping[str, Option] = {
 }
 
 _BY_LOWER = {name.lower(): name for name in SINK_OPTIONS}
-_OF_SPARK = {"checkpointlocation", "outputmode", "queryname"}  # what Spark itself reads
+_OF_SPARK = {"checkpointlocation", "outputmode", "queryname"}  # used by Spark itself
 
 
 @dataclass(frozen=True)
 class SinkOptions:
-    """All options, checked and typed. It travels to the executors; its text holds no property of the client."""
+    """All options, checked and typed. Sent to the executors; its repr contains no property of the client."""
 
     bootstrap: str
     client: Mapping[str, Any] = field(repr=False)
@@ -247,9 +247,10 @@ class SinkOptions:
 
 
 def parse_sink_options(given: Mapping[str, str], *, streaming: bool) -> SinkOptions:
-    """Check options, as Spark hands them over, and return them typed; an error suggests the nearest name.
+    """Check Spark's options and return them typed.
 
     Raises:
+        ConfigError: an option is unknown (the error suggests the nearest name) or malformed.
         MissingExtraError: the package of the compression is not installed.
     """
     options = {name.lower(): value for name, value in given.items()}
@@ -302,7 +303,7 @@ CASTS = {
 
 
 def check_columns(schema: StructType, topic: str | None) -> None:
-    """Raise a ConfigError where a frame's column is missing, unknown, there twice, or of another type."""
+    """Raise a ConfigError if a column is missing, unknown, duplicated or of another type."""
     names = schema.fieldNames()
     for name in names:
         if name not in COLUMNS:
@@ -341,7 +342,7 @@ def _fits(name: str, found: DataType) -> bool:
 
 
 def rows_of(batch: pa.RecordBatch) -> Iterator[tuple[Any, ...]]:
-    """Yield topic, key, value, headers and partition of each row, as Python has them; key and value are bytes.
+    """Yield topic, key, value, headers and partition of each row as Python values; key and value are bytes.
 
     >>> list(rows_of(pa.RecordBatch.from_pydict({"value": ["x", None], "partition": [1, None]})))
     [(None, None, b'x', None, 1), (None, None, None, None, None)]
@@ -370,13 +371,13 @@ QUERY_ID, BATCH_ID, RUN_ID = "sql.streaming.queryId", "streaming.sql.batchId", "
 
 @dataclass
 class RecordsWritten(WriterCommitMessage):
-    """What a task says when brokers have all of its records: how many there were."""
+    """A task's report that brokers have all its records."""
 
     records: int
 
 
 def checked(given: Any, schema: StructType, *, overwrite: bool, streaming: bool) -> SinkOptions:
-    """Check the mode, options and columns, on the driver."""
+    """Check mode, options and columns, on the driver."""
     if overwrite:
         mode = "the output mode complete" if streaming else "the mode overwrite"
         cure = "the output mode append or update" if streaming else '.mode("append")'
@@ -387,14 +388,14 @@ def checked(given: Any, schema: StructType, *, overwrite: bool, streaming: bool)
 
 
 class _Writes:
-    """What both writers do in a task. Each write, or each start of a query, makes one on the driver."""
+    """The common part of both writers. Each write, or each start of a query, creates one on the driver."""
 
     def __init__(self, options: SinkOptions) -> None:
         self._options = options
         self._id = str(uuid.uuid4())
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> RecordsWritten:
-        """Write the rows of one task, on an executor; brokers have them when this returns."""
+        """Write the rows of one task, on an executor; when this returns, brokers have them."""
         context = TaskContext.get()
         assert context is not None
         batch, run = self.ids(context)
@@ -411,13 +412,13 @@ class KafkaBatchWriter(_Writes, DataSourceArrowWriter):
 
 
 class KafkaStreamWriter(_Writes, DataSourceStreamArrowWriter):
-    """``df.writeStream``: one micro-batch after the other."""
+    """``df.writeStream``."""
 
     def ids(self, context: TaskContext) -> tuple[str, str]:
         """Return the ids of the query's batch, and of the run."""
         query, number, run = (context.getLocalProperty(name) for name in (QUERY_ID, BATCH_ID, RUN_ID))
         if query is None or number is None:
-            # Two batches with one id would have repeats where there are none; with an id for each task, none is found.
+            # With one id for two batches, readers would drop records; with one for each task, they only keep repeats.
             return str(uuid.uuid4()), run or self._id
         return f"{query}/{number}", run or self._id
 
@@ -429,13 +430,13 @@ ID = "__downspout_id"
 
 
 def without_repeats(frame: DataFrame) -> DataFrame:
-    """Return a frame of Kafka's records in which each one is there once that ``format("downspout-kafka")`` has written.
+    """Drop repeated records of ``format("downspout-kafka")`` from a frame.
 
     Repeats are records of one topic whose headers name the same row of the same batch. Records without these headers
-    all stay. A streaming query remembers each record that it has seen, unless its frame has a watermark.
+    are kept. A streaming query remembers every record that it has seen, unless its frame has a watermark.
 
     Args:
-        frame: what ``format("downspout")`` reads with ``includeHeaders``.
+        frame: read by ``format("downspout")`` with ``includeHeaders``.
 
     Raises:
         ConfigError: it lacks a column.
@@ -451,7 +452,7 @@ def without_repeats(frame: DataFrame) -> DataFrame:
     def of(name: str) -> str:
         return f"element_at(filter(headers, header -> header.key = '{name}'), -1).value"
 
-    # Nulls are equal to one another when duplicates are dropped: a record without ids gets one, which is its place.
+    # dropDuplicates treats nulls as equal, so a record without ids gets its partition and offset as one.
     row = f"concat(decode({of(BATCH)}, 'utf-8'), '/', decode({of(RECORD)}, 'utf-8'))"
     marked = frame.withColumn(ID, F.expr(f"coalesce({row}, concat('at ', partition, '@', offset))"))
     return marked.dropDuplicates(["topic", ID]).drop(ID)

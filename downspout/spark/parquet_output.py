@@ -1,8 +1,8 @@
-"""Write a stream as Parquet, each row exactly once, into a directory of the query's own.
+"""Write a stream as Parquet, each row exactly once, to a directory of the query's own.
 
-Spark's file sink names the files of each finished batch in ``_spark_metadata``; a batch that is repeated after a crash
-finds itself there and is left out. So a reader *by that list*, as Spark is, sees each row once. A process that
-was killed leaves files that no batch names: Spark ignores them, and other readers need :func:`committed_files`.
+Spark's file sink lists the files of each finished batch in ``_spark_metadata``, and skips a batch that is repeated
+after a crash if it is listed. So a reader that uses the list, as Spark does, sees each row once. A killed process
+leaves unlisted files: Spark ignores them; other readers need :func:`committed_files`.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ if TYPE_CHECKING:
 
 
 def check_output(directory: str | Path) -> None:
-    """Raise if a Spark job must not write to a directory: it is a sink's, lies in one, or holds one.
+    """Raise if a directory is a sink's, lies in one or contains one, so that a Spark job must not write to it.
 
     A query would leave its ``_spark_metadata`` there, and Spark would no longer read the sink's files; the audit would
     find unknown rows; and ``mode("overwrite")`` would delete the sink's files.
 
     Raises:
-        SinkError: it is; the message names the sink's directory.
+        SinkError: the message names the sink's directory.
     """
     path = _absolute(directory, "directory")
     below = (folder.parent for folder in path.rglob(OURS)) if path.is_dir() else iter(())
@@ -46,13 +46,12 @@ def parquet_stream(frame: DataFrame, directory: str | Path, checkpoint: str | Pa
 
     Args:
         frame: the stream; with an aggregation, one that has a watermark.
-        directory: the output; it is made if it does not exist.
-        checkpoint: the query's state, without which the output cannot be continued (default:
-            ``<directory>.checkpoint``).
+        directory: the output; created if missing.
+        checkpoint: the query's state, needed to continue the output (default: ``<directory>.checkpoint``).
 
     Raises:
-        SinkError: the directory is a sink's; output or checkpoint is missing while the other is there; or files that
-            the query has read are missing.
+        SinkError: the directory is a sink's; only one of output and checkpoint exists; or files that the query has read
+            are missing.
     """
     path = _absolute(directory, "directory")
     state = _absolute(checkpoint, "checkpoint") if checkpoint else path.with_name(f"{path.name}.checkpoint")
@@ -68,10 +67,10 @@ def _absolute(given: str | Path, name: str) -> Path:
 
 
 def _check_pair(output: Path, state: Path) -> None:
-    """Raise where output and checkpoint are not of one query.
+    """Raise if output and checkpoint belong to different queries.
 
-    Batches are numbered in the checkpoint. Without it they begin at 0, and the output, which has a batch 0, would leave
-    the new one out as a repetition: its rows would be lost. Without the output, what it held would never come again.
+    The checkpoint numbers the batches. Without it they begin at 0; the output, which has a batch 0, would skip the new
+    one as a repetition, and its rows would be lost. Without the output, its rows would never be written again.
     """
     written = any((output / SPARK_LOG).glob("[0-9]*"))
     if written and not any((state / "offsets").glob("[0-9]*")):
@@ -87,9 +86,9 @@ def _check_pair(output: Path, state: Path) -> None:
 
 
 def _check_sources(state: Path) -> None:
-    """Raise where the files that the query read first are gone.
+    """Raise if the first files that the query read are gone.
 
-    Spark knows files by their names. Those of a directory that was moved have others, and all rows would come again.
+    Spark identifies files by their paths, so it would read all rows of a moved directory again.
     """
     for log in sorted((state / "sources").glob("[0-9]*")):
         if (files := files_in(log, first=True)) and not files[0].exists():
@@ -100,7 +99,7 @@ def _check_sources(state: Path) -> None:
 
 
 def committed_files(directory: str | Path) -> list[Path]:
-    """Return the files that finished batches of a query wrote; readers other than Spark should read only these.
+    """Return the files of a query's finished batches; readers other than Spark should read only these.
 
     ``pandas.concat(map(pandas.read_parquet, committed_files("output/windows")))``
 
@@ -116,10 +115,10 @@ def committed_files(directory: str | Path) -> list[Path]:
 
 
 def files_in(log: Path, *, first: bool = False) -> list[Path]:
-    """Return the files that one of Spark's lists names (or the first of them): a file sink's, or that of a file source.
+    """Return the files (or only the first) that are listed by Spark's file sink or file source.
 
-    Each entry is a file of the list: a line with the version, then one JSON object per line. Every tenth is a compact
-    one, which repeats all before it.
+    Each entry of the list is a file: a line with the version, then one JSON object per line. Every tenth entry is a
+    compact one, which repeats all earlier ones.
     """
     entries = [path for path in log.glob("[0-9]*") if path.stem.isdigit()]
     compact = max((int(path.stem) for path in entries if path.suffix == ".compact"), default=-1)
@@ -134,7 +133,7 @@ def files_in(log: Path, *, first: bool = False) -> list[Path]:
 
 
 def _file(line: str) -> Path | None:
-    """Return the file of a line; none for what other sources, such as Kafka's, keep in a checkpoint.
+    """Return the file of a line; None for a line of another source, such as Kafka's.
 
     >>> _file('{"path":"file:///a/b%20c.parquet","timestamp":1}'), _file('{"topic":{"0":5}}'), _file("0")
     (PosixPath('/a/b c.parquet'), None, None)

@@ -1,21 +1,20 @@
-"""What each micro-batch reads: the driver's side of the source, without Spark.
+"""Plan what each micro-batch reads: the driver's side of the source, without Spark.
 
-Spark keeps the end of every batch in its checkpoint and gives it back as the start of the next. It asks in this order:
-``initial`` (a query without checkpoint), ``latest`` (where shall the batch end?), then it writes that end down, and
-``ranges`` (what do the tasks read?). After a restart it asks for the ranges of the last written batch again, so
-``ranges`` depends on its arguments and on Kafka alone.
+Spark keeps the end of every batch in its checkpoint and passes it back as the start of the next. It calls ``initial``
+(for a query without checkpoint), then ``latest`` for the end of the batch, writes that end to the checkpoint, and calls
+``ranges`` for the tasks. After a restart it calls ``ranges`` for the last written batch again, so ``ranges`` depends on
+its arguments and on Kafka alone.
 
 Two rules follow:
 
-* *A start at the end of the log is a batch of its own.* Spark writes down where batches end, not where the first one
-  starts. Were records read by a first batch that starts at "latest", a crash in it would lose them: asked again,
-  "latest" is a later place. So the first batch of such a query is empty, and its end, which is written down, is
-  the place where the query starts.
-* *A log that was lost leaves the offsets.* A partition that is gone, shorter than what was read, or of a topic that was
-  created again, is left out of the batch's end; if it exists, the next batch finds it as a new one and reads it from
-  its beginning. That holds for ``failOnDataLoss=false``; otherwise the query fails before any end is written. That a
-  topic was created again is known by its id, which the checkpoint has beside the offsets: also where that happened
-  while the query was stopped, and the new log is longer than what was read of the old one.
+* *A start at the end of the log is a batch of its own.* Spark records the ends of batches, not the start of the first
+  one. If a first batch that starts at "latest" read records, a crash in it would lose them: after the restart, "latest"
+  is a later offset. So the first batch of such a query is empty, and its recorded end is the query's start.
+* *A lost log is removed from the offsets.* A partition that is gone, is shorter than what was read, or belongs to a
+  topic that was created again, is left out of the batch's end; if it exists, the next batch treats it as new and reads
+  it from its beginning. That holds for ``failOnDataLoss=false``; otherwise the query fails before an end is written. A
+  topic's id, kept in the checkpoint beside the offsets, shows that it was created again, even while the query was
+  stopped and even if the new log is longer than what was read of the old one.
 """
 
 from __future__ import annotations
@@ -50,14 +49,15 @@ class BatchPlan:
         self._ids: dict[str, str] = {}
 
     def topic_id(self, topic: str) -> str:
-        """Return Kafka's id of a topic that :meth:`ranges` has returned, where the options ask for it; else nothing."""
+        """Return Kafka's id of a topic from :meth:`ranges`; empty unless ``includeTopicId`` is set."""
         return self._ids.get(topic, "")
 
     def ranges(self) -> list[OffsetRange]:
-        """Return what the tasks read.
+        """Return the ranges for the tasks.
 
         Raises:
-            ConfigError, BrokerError: an option does not fit the topic, or no broker answers.
+            ConfigError: an option does not fit the topic.
+            BrokerError: no broker answers.
             DataLossError: offsets lie outside the log and ``failOnDataLoss`` is set.
         """
         with closing(Topics(self._options)) as topics:
@@ -75,16 +75,16 @@ class BatchPlan:
         return split(ranges, self._options.min_partitions, self._options.records_per_partition_max)
 
     def skips(self, pieces: Sequence[OffsetRange]) -> list[Skipped]:
-        """Return what each range leaves out (``skipOffsets``)."""
+        """Return the skipped offsets of each range (``skipOffsets``)."""
         with closing(Topics(self._options)) as topics:
             return skips_of(self._options, topics, pieces)
 
     def _check_order(self, topics: Topics, starts: Offsets, ends: Offsets, real: Offsets) -> None:
-        """Raise where a range would begin above its end, as the connector does: no rows would hide the mistake."""
+        """Raise if a range begins above its end, as the connector does; an empty result would hide the mistake."""
         crossed = [tp for tp in sorted(ends) if real[tp] >= starts[tp] > ends[tp]]
         begins = topics.earliest(crossed) if crossed else {}
         for tp in crossed:
-            if starts[tp] == begins[tp]:  # the end is one of records that are gone
+            if starts[tp] == begins[tp]:  # the records up to the end are gone
                 report_loss(self._options, f"{place(tp, ends[tp])} is before the log begins, at {begins[tp]}")
                 ends[tp] = starts[tp]
                 continue
@@ -95,7 +95,7 @@ class BatchPlan:
             )
 
     def _check(self, topics: Topics, starts: Offsets, ends: Offsets) -> None:
-        """Cut the ranges down to what the logs hold, or fail: a task would wait for what never comes."""
+        """Limit the ranges to the logs, or fail: a task would wait for records that never arrive."""
         real = topics.latest(list(ends))
         for tp in ends:
             if ends[tp] > real[tp] or starts[tp] > real[tp]:
@@ -123,7 +123,7 @@ class StreamPlan:
         self._seen: Offsets | None = None
 
     def initial(self) -> Offsets:
-        """Return where a query without checkpoint starts; asked again, the same."""
+        """Return the start of a query without checkpoint; always the same."""
         if self._initial is None:
             _check_stops(self._options)
             partitions = self._topics.partitions()
@@ -132,15 +132,15 @@ class StreamPlan:
         return self._initial
 
     def freeze(self) -> None:
-        """End the query at what is there now (``availableNow``)."""
+        """End the query at the current ends of the logs (``availableNow``)."""
         self._frozen = self._topics.latest(self._topics.partitions(gone=True))
 
     def seen(self) -> Offsets | None:
-        """Return the ends of all logs as of the last look, for the progress report; None before the first."""
+        """Return the last known ends of all logs, for the progress report; None before the first query of Kafka."""
         return self._seen
 
     def latest(self, start: Offsets, *, limited: bool, ids: Mapping[str, str] | None = None) -> Offsets:
-        """Return the end of the batch that begins at ``start``; the same where there is nothing to do.
+        """Return the end of the batch that begins at ``start``, or ``start`` if there is nothing to read.
 
         Raises:
             DataLossError: offsets that should be read are gone, and ``failOnDataLoss`` is set.
@@ -150,7 +150,7 @@ class StreamPlan:
             self._initial_is_passing = False
             self._seen = self._seen or dict(start)
             return start
-        self._ids |= ids or {}  # what the offsets were read of, whatever else was seen since
+        self._ids |= ids or {}  # of the topics that the offsets belong to; they override ids seen later
         ends = self._ends(start)
         self._seen = dict(ends)
         if (frozen := self._frozen) is not None:
@@ -160,7 +160,7 @@ class StreamPlan:
         ends = {tp: max(min(end, stops.get(tp, end)), begins[tp]) for tp, end in ends.items()}
         lost_nothing = all(tp in ends for tp in start)
         if limited and not self._options.fail_on_data_loss:
-            # What is gone is passed at once: in parts, each batch would report the same gap.
+            # Lost offsets are skipped at once; otherwise each batch would report a part of the same gap.
             begins = {tp: min(max(begins[tp], low), ends[tp]) for tp, low in self._topics.earliest(list(ends)).items()}
         if limited and lost_nothing and self._wait_for_more(begins, ends):
             return start
@@ -169,24 +169,24 @@ class StreamPlan:
         return ends
 
     def ids_of(self, offsets: Offsets) -> dict[str, str]:
-        """Return Kafka's ids of these topics, as far as they are known here."""
+        """Return the known ids of these topics."""
         return {tp.topic: self._ids[tp.topic] for tp in offsets if tp.topic in self._ids}
 
     def is_at_end(self, offsets: Offsets) -> bool:
-        """Return whether nothing is left to read of what was there when the query was asked to end."""
+        """Return whether everything up to the ends recorded by :meth:`freeze` is read."""
         stops = self._options.stopping
         return self._frozen is not None and all(
             offsets.get(tp, 0) >= min(end, stops.get(tp, end)) for tp, end in self._frozen.items()
         )
 
     def ranges(self, start: Offsets, end: Offsets, ids: Mapping[str, str] | None = None) -> list[OffsetRange]:
-        """Return what the tasks of a batch read; a partition without a start is read from its beginning.
+        """Return the ranges of a batch; a partition without a start is read from its beginning.
 
         Raises:
-            DataLossError: such a partition begins late: something of it was never read. Or a topic is another one by
-                now: what was to be read of it is gone. Only with ``failOnDataLoss``.
+            DataLossError: such a partition has lost records at its beginning, or a topic was created again, so that the
+                batch's records are gone. Only with ``failOnDataLoss``.
         """
-        # After a restart this may be a batch that an earlier process has planned, of topics as they were then.
+        # After a restart, an earlier process may have planned this batch, with the topics of that time.
         others = self._others(ids or {})
         for tp in sorted(end):
             if tp.topic in others:
@@ -204,13 +204,13 @@ class StreamPlan:
         return split(ranges, self._options.min_partitions, self._options.records_per_partition_max)
 
     def topic_id(self, topic: str) -> str:
-        """Return Kafka's id of a topic; empty where it has none. Asks only what the query has not seen yet."""
+        """Return Kafka's id of a topic; empty if unknown or not requested. Kafka is asked once per topic."""
         if topic not in self._ids and self._options.include_topic_id:
             self._ids |= self._topics.ids({topic})
         return self._ids.get(topic, "")
 
     def skips(self, pieces: Sequence[OffsetRange]) -> list[Skipped]:
-        """Return what each range leaves out (``skipOffsets``)."""
+        """Return the skipped offsets of each range (``skipOffsets``)."""
         return skips_of(self._options, self._topics, pieces, self._recreated)
 
     def close(self) -> None:
@@ -218,7 +218,7 @@ class StreamPlan:
         self._topics.close()
 
     def _ends(self, start: Offsets) -> Offsets:
-        """Return the end of each log that goes on from ``start`` or is new; report what was lost."""
+        """Return the end of each log that continues from ``start`` or is new; report losses."""
         partitions = self._topics.partitions(gone=True)
         recreated = self._note_ids(partitions)
         ends = self._topics.latest_after({} if recreated else start, partitions)
@@ -244,7 +244,7 @@ class StreamPlan:
         return f"the checkpoint is at {where}, which is not read ({self._options.selection}): is it another query's?"
 
     def _note_ids(self, partitions: Collection[TopicPartition]) -> set[str]:
-        """Return the topics that have another id than when we looked before."""
+        """Record the topics' ids; return the topics whose ids have changed."""
         ids: Mapping[str, str] = self._topics.ids({tp.topic for tp in partitions})
         changed = {topic for topic, identity in ids.items() if self._ids.get(topic, identity) != identity}
         self._ids |= {topic: identity for topic, identity in ids.items() if identity}
@@ -252,13 +252,13 @@ class StreamPlan:
         return changed
 
     def _others(self, ids: Mapping[str, str]) -> set[str]:
-        """Return the topics that are others now than the ids say."""
+        """Return the topics that now have other ids than these."""
         if unseen := ids.keys() - self._ids.keys():
             self._ids |= {topic: found for topic, found in self._topics.ids(unseen).items() if found}
         return {topic for topic, identity in ids.items() if self._ids.get(topic, identity) != identity}
 
     def _wait_for_more(self, begins: Offsets, ends: Offsets) -> bool:
-        """Return whether ``minOffsetsPerTrigger`` holds the batch back; never the first, nor one that is overdue."""
+        """Return whether ``minOffsetsPerTrigger`` delays the batch; never the first or an overdue one."""
         wanted = self._options.offsets_per_trigger_min
         if wanted is None or self._frozen is not None:
             return False
@@ -275,7 +275,7 @@ def _say_recreated(tp: TopicPartition, offset: int) -> str:
 
 
 def _check_stops(options: SourceOptions) -> None:
-    """Raise where a query would begin above its stop: that is a mistake. A checkpoint may well be there."""
+    """Raise if a query would begin above its stop. (A checkpoint may be above it.)"""
     for tp, start in (options.starting.offsets or {}).items():
         if start > options.stopping.get(tp, start):
             raise ConfigError(
@@ -290,9 +290,9 @@ def _behind_gaps(
     topics: Topics,
     skips: Callable[[list[OffsetRange]], list[Skipped]],
 ) -> list[OffsetRange]:
-    """Return the ranges from where their logs begin, and report what lies before that: once, whatever tasks read."""
+    """Cut the ranges at the beginnings of their logs and report each gap once, not once per task."""
     if options.fail_on_data_loss:
-        return ranges  # the task that meets the gap says so
+        return ranges  # the task that meets the gap raises
     begins = topics.earliest([piece.where for piece in ranges if piece.size > 0])
     cut = [replace(piece, start=max(piece.start, min(begins.get(piece.where, 0), piece.end))) for piece in ranges]
     gaps = [replace(before, end=after.start) for before, after in zip(ranges, cut, strict=True) if after != before]
@@ -305,12 +305,12 @@ def _behind_gaps(
 def skips_of(
     options: SourceOptions, topics: Topics, pieces: Sequence[OffsetRange], recreated: set[str] | None = None
 ) -> list[Skipped]:
-    """Return what each range leaves out: nothing of a topic that was created again since the option was written.
+    """Return the skipped offsets of each range; none of a topic that was created again since the option was written.
 
-    Topics of which that is known are ``recreated``; what is found is added, and reported once.
+    Such topics are added to ``recreated`` and reported once.
     """
     found = [options.skips.within(piece) for piece in pieces]
-    # Kafka is asked for ids only while something is left out, so at a query's beginning.
+    # Kafka is asked for ids only while offsets are skipped, usually at a query's beginning.
     meant = {piece.topic: options.skips.ids[piece.topic] for piece, skipped in zip(pieces, found, strict=True)
              if skipped and piece.topic in options.skips.ids}  # fmt: skip
     others = {topic for topic, now in topics.ids(list(meant)).items() if now and now != meant[topic]}
@@ -322,25 +322,25 @@ def skips_of(
 
 
 def report_loss(options: SourceOptions, what: str) -> None:
-    """Raise if the query shall fail where offsets are gone; otherwise warn."""
+    """Raise if ``failOnDataLoss`` is set; otherwise warn."""
     if options.fail_on_data_loss:
         raise DataLossError(what, cure=DATA_LOSS_CURE)
     log.warning("%s; the query continues with what is left", what)
 
 
-# --- questions to Kafka ---
+# --- queries to Kafka ---
 
 T = TypeVar("T")
 
 
 def connect(options: SourceOptions, *, columns: bool = False) -> ConsumerPort:
-    """Return a consumer that belongs to no group. Raises BrokerError: no broker answers, or it does not speak to us."""
+    """Return a consumer without a group. Raises BrokerError: no broker answers, or it rejects the client."""
     cluster = cluster_for(options.bootstrap, options.client)
     return cluster.consumer(group=None, client=options.client, columns=columns)
 
 
 class Topics:
-    """The topics that the options select. Nothing connects before the first question."""
+    """The topics that the options select. Connects at the first query."""
 
     def __init__(self, options: SourceOptions, sleep: Callable[[float], None] = time.sleep) -> None:
         self._options = options
@@ -348,7 +348,8 @@ class Topics:
         self._consumer: ConsumerPort | None = None
 
     def partitions(self, *, gone: bool = False) -> list[TopicPartition]:
-        """Return what is selected and exists now, sorted; with ``gone`` what the options name may be missing."""
+        """Return the selected partitions that exist, sorted. Raises BrokerError, unless ``gone``: a named one is
+        missing."""
         found = self._ask(self._partitions)
         if not gone and (missing := self._missing(found)):
             raise BrokerError(
@@ -379,15 +380,15 @@ class Topics:
         return self._ask(lambda consumer: consumer.topic_ids(topics)) if topics else {}
 
     def earliest(self, partitions: Collection[TopicPartition]) -> Offsets:
-        """Return where each log begins now."""
+        """Return the current beginning of each log."""
         return dict(self._ask(lambda consumer: consumer.beginning_offsets(partitions))) if partitions else {}
 
     def latest(self, partitions: Collection[TopicPartition]) -> Offsets:
-        """Return where each log ends now (read_committed: at its first open transaction)."""
+        """Return the current end of each log (read_committed: its first open transaction)."""
         return dict(self._ask(lambda consumer: consumer.end_offsets(partitions))) if partitions else {}
 
     def latest_after(self, start: Offsets, partitions: Collection[TopicPartition]) -> Offsets:
-        """Return where each log ends now. Below ``start`` it asks again: a new leader may lag for a moment."""
+        """Return the current end of each log; retry if one is below ``start``, as a new leader may lag for a moment."""
         ends = self.latest(partitions)
         for _ in range(self._options.offset_retries_max):
             if all(ends.get(tp, offset) >= offset for tp, offset in start.items()):
@@ -397,10 +398,10 @@ class Topics:
         return ends
 
     def resolve(self, position: SourcePosition, partitions: Collection[TopicPartition]) -> tuple[Offsets, bool]:
-        """Return an offset for each partition, and whether asking later could give another answer.
+        """Return an offset for each partition, and whether the answer may change later.
 
         Raises:
-            ConfigError: the option leaves a partition out, names one that is not read, or a moment has no record.
+            ConfigError: the option omits a partition, names one that is not read, or no record is late enough.
         """
         named = position.offsets if position.offsets is not None else position.timestamps_ms
         if named is not None:
@@ -429,13 +430,13 @@ class Topics:
         return {**known, **self.latest(without)}, bool(without)
 
     def _ask(self, question: Callable[[ConsumerPort], T]) -> T:
-        """Ask, and ask again on a fresh connection what may pass: ``fetchOffset.numRetries`` times."""
+        """Query Kafka; retry transient errors on a new connection, ``fetchOffset.numRetries`` times."""
         for attempt in range(self._options.offset_retries_max + 1):
             try:
                 if self._consumer is None:
                     self._consumer = connect(self._options)
                 return question(self._consumer)
-            # kafka-python answers with a KeyError for a partition that its metadata do not know yet.
+            # kafka-python raises KeyError for a partition that its metadata do not contain yet.
             except (errors.KafkaError, BrokerError, KeyError) as error:
                 self.close()
                 may_pass = isinstance(error, (BrokerError, KeyError)) or bool(getattr(error, "retriable", False))
@@ -446,7 +447,7 @@ class Topics:
         raise AssertionError("unreachable")
 
     def close(self) -> None:
-        """Release the connection; the next question makes another."""
+        """Release the connection; the next query opens another."""
         if self._consumer is not None:
             consumer, self._consumer = self._consumer, None
             consumer.close()
