@@ -1,12 +1,11 @@
-"""What Spark reports of streaming queries: how far the event time is, and what came too late for it.
+"""Spark's progress reports of streaming queries: watermarks, late rows, commits for lag tools.
 
-Spark reports a batch, and a query's end, some time after. The events of a query come in order: so a question about a
-query that has ended waits for the event of its end.
+Spark reports a batch, and a query's end, with some delay, but the events of a query arrive in order. So methods that
+need all reports of an ended query wait for the event of its end.
 
-**Commits for lag tools.** Each finished batch's end offsets are committed to a consumer group. Spark keeps offsets in
-its checkpoint and commits nothing, so a lag monitor shows nothing. The listener here takes every batch that is
-*finished* (a source's own ``commit`` trails a batch, and never comes for the last one) and commits exactly its end, for
-this source and for Spark's JVM connector alike.
+**Commits for lag tools.** Spark keeps offsets in its checkpoint and commits nothing, so a lag monitor shows nothing.
+The listener here commits the end offsets of each *finished* batch to a consumer group, exactly, for this source and for
+Spark's JVM connector. (A source's own ``commit`` trails a batch and is never called for the last one.)
 
 >>> lag_of({"sources": [{"description": "KafkaV2[Subscribe[t]]", "endOffset": {"t": {"0": 7}}, "latestOffset":
 ...     {"t": {"0": 10}}}]})
@@ -46,7 +45,7 @@ log = logging.getLogger("downspout.spark")
 
 
 class QueryListener(StreamingQueryListener):
-    """Listens to the queries of a session until it is closed; base of those that count something."""
+    """Base class: listens to the queries of a session until it is closed."""
 
     def __init__(self, spark: SparkSession) -> None:
         self._spark = spark
@@ -55,10 +54,10 @@ class QueryListener(StreamingQueryListener):
         spark.streams.addListener(self)
 
     def progressed(self, progress: Any) -> None:
-        """Take what Spark reports of a batch; on Spark's listener thread."""
+        """Process the report of a batch, on Spark's listener thread."""
 
     def wait(self, query: Any, timeout_s: float = 30.0) -> None:
-        """Wait for the event of a query's end; raise a TimeoutError if it does not come in that time."""
+        """Wait for the event of a query's end. Raises TimeoutError: it does not arrive in time."""
         with self.lock:
             if not self.lock.wait_for(lambda: str(query.runId) in self._ended, timeout_s):
                 raise TimeoutError(
@@ -66,32 +65,32 @@ class QueryListener(StreamingQueryListener):
                 )
 
     def close(self) -> None:
-        """Stop listening. Where the JVM has ended, there is nothing left to listen to."""
+        """Stop listening; without effect if the JVM has ended."""
         with suppress(Py4JError, OSError):
             self._spark.streams.removeListener(self)
 
     def onQueryStarted(self, event: Any) -> None:
-        """Nothing is done yet."""
+        """Do nothing."""
 
     def onQueryProgress(self, event: Any) -> None:
-        """Never raises: Spark would go on, but print a page of traceback."""
+        """Call :meth:`progressed` and log its errors, for which Spark would print a page of traceback."""
         try:
             self.progressed(event.progress)
         except Exception:
             log.exception("the progress of a query could not be used")
 
     def onQueryIdle(self, event: Any) -> None:
-        """Nothing is done that was not before."""
+        """Do nothing."""
 
     def onQueryTerminated(self, event: Any) -> None:
-        """Wake those that wait."""
+        """Wake the waiting threads."""
         with self.lock:
             self._ended.add(str(event.runId))
             self.lock.notify_all()
 
 
 class LatestProgress(QueryListener):
-    """Has what Spark reported last of the query of a name."""
+    """The last report of a query, by name."""
 
     def __init__(self, spark: SparkSession, name: str) -> None:
         self._name = name
@@ -99,17 +98,16 @@ class LatestProgress(QueryListener):
         super().__init__(spark)
 
     def progressed(self, progress: Any) -> None:
-        """Take it."""
+        """Keep the report if it is of the query."""
         if progress.name == self._name:
             self.latest = json.loads(progress.json)
 
 
 class LateRows(QueryListener):
-    """Counts what queries drop because the watermark has passed it.
+    """Counts the rows that queries drop because they are below the watermark.
 
-    Spark adds up within each task before it looks at the watermark, and counts what is left then: late rows of one
-    window and key that came in one batch may count once. So this number is at most that of the late rows, and 0 if and
-    only if there were none.
+    Spark aggregates within each task before it applies the watermark, so late rows with the same window and key in one
+    batch may count once. The count never exceeds the number of late rows, and is 0 if and only if there were none.
     """
 
     def __init__(self, spark: SparkSession) -> None:
@@ -117,12 +115,12 @@ class LateRows(QueryListener):
         super().__init__(spark)
 
     def progressed(self, progress: Any) -> None:
-        """Add up over a query's stateful operators."""
+        """Add the counts of a query's stateful operators."""
         with self.lock:
             self._dropped[str(progress.runId)] += sum(one.numRowsDroppedByWatermark for one in progress.stateOperators)
 
     def of(self, query: Any, timeout_s: float = 30.0) -> int:
-        """Return how many one run of a query dropped, as far as Spark has reported; of an ended one all.
+        """Return the number of rows dropped by a run of a query, so far reported; complete if it has ended.
 
         Raises:
             TimeoutError: it has ended, and Spark did not report that in time.
@@ -134,38 +132,38 @@ class LateRows(QueryListener):
 
 
 def wait_until_stopped(*queries: Any) -> bool:
-    """Wait until all queries have ended, or until Ctrl-C or SIGTERM; then stop them. To be called in the main thread.
+    """Wait until all queries have ended, one fails, or Ctrl-C or SIGTERM; then stop them. Call it in the main thread.
 
-    PySpark's own handler of Ctrl-C talks to Java in the middle of whatever the program was saying to it, and where that
-    was ``awaitTermination``, prints pages of traceback. A batch that is under way when a query is stopped comes again.
+    PySpark's own handler of Ctrl-C calls Java in the middle of other calls, and prints pages of traceback if that is
+    ``awaitTermination``. A batch in progress when its query is stopped is computed again at the next start.
 
     Returns:
-        Whether a signal came.
+        Whether a signal arrived.
 
     Raises:
         StreamingQueryException: a query failed; the others are stopped.
     """
     received: list[int] = []
+    running = list(queries)
     with handled_by(lambda number, _: received.append(number)):
         try:
-            for query in queries:
-                while not received and not query.awaitTermination(LOOK_S):
-                    pass
+            while running and not received:
+                running = [query for query in running if not query.awaitTermination(LOOK_S / len(running))]
         finally:
             for query in queries:
-                with suppress(Py4JError, OSError):  # the JVM may have ended: the first error says so
+                with suppress(Py4JError, OSError):  # the JVM may have ended; the first error reports it
                     query.stop()
     return bool(received)
 
 
 def watermark_of(checkpoint: str | Path) -> datetime | None:
-    """Return the watermark of a query's last finished batch: each window that ends by then is written, in append mode.
+    """Return the watermark of a query's last finished batch; in append mode, all windows up to it are written.
 
     Args:
         checkpoint: the query's ``checkpointLocation``.
 
     Returns:
-        None where no batch is finished, or no row with an event time was seen.
+        None if no batch is finished or no row had an event time.
     """
     folder = Path(checkpoint)
     if not (finished := batch_numbers(folder / "commits")):
@@ -177,7 +175,7 @@ def watermark_of(checkpoint: str | Path) -> datetime | None:
 
 # --- commits for lag tools ---
 
-KINDS = ("KafkaV2[", "PythonMicroBatchStream")  # What the descriptions of the two Kafka sources hold
+KINDS = ("KafkaV2[", "PythonMicroBatchStream")  # Parts of the descriptions of the two Kafka sources
 
 BACKOFF_S_MIN = 1.0
 BACKOFF_S_MAX = 30.0
@@ -188,14 +186,14 @@ def commit_progress(
 ) -> ProgressCommits:
     """Commit the progress of streaming queries to a consumer group from now on.
 
-    Nothing must consume in that group: Kafka refuses commits from outside while it has members.
+    The group must have no members: Kafka would reject these commits.
 
     Args:
-        spark: the session whose queries are meant.
+        spark: the session of the queries.
         group: the consumer group.
-        options: the source's ``kafka.…`` options: ``kafka.bootstrap.servers`` and what is needed to get in.
-        query: the name of the one query that is meant; None: all of the session. Where several of them read the
-            same partition, what all of them have finished is committed.
+        options: the source's ``kafka.…`` options: ``kafka.bootstrap.servers`` and those for authentication.
+        query: the name of one query; None: all of the session. If several of them read a partition, the lowest of their
+            offsets is committed.
 
     Returns:
         The listener; ``flush`` waits for its commits, ``close`` ends it.
@@ -223,7 +221,7 @@ def _connector(group: str, options: Mapping[str, str]) -> Any:
 
 
 class ProgressCommits(QueryListener):
-    """Hands the ends of finished batches to a :class:`Committer`. Made by :func:`commit_progress`."""
+    """Passes the ends of finished batches to a :class:`Committer`. Created by :func:`commit_progress`."""
 
     def __init__(self, spark: SparkSession, committer: Committer, query: str | None) -> None:
         self._committer = committer
@@ -232,36 +230,36 @@ class ProgressCommits(QueryListener):
         super().__init__(spark)
 
     def progressed(self, progress: Any) -> None:
-        """Commit what the batch has finished."""
+        """Commit the end of the batch."""
         if self._query is None or progress.name == self._query:
             self.finished(str(progress.id), json.loads(progress.json))
 
     def onQueryTerminated(self, event: Any) -> None:
-        """Forget the query: it holds the others back no longer."""
+        """Forget the query, so that it no longer limits the others."""
         super().onQueryTerminated(event)
         self._ends.pop(str(event.id), None)
 
     def finished(self, query: str, progress: Mapping[str, Any]) -> None:
-        """Take a progress report; a partition goes as far as the slowest query that reads it."""
+        """Process a progress report; the slowest query that reads a partition counts."""
         ends = ends_of(progress)
         self._ends[query] = ends
         self._committer.add({tp: min(other.get(tp, end) for other in self._ends.values()) for tp, end in ends.items()})
 
     def flush(self, timeout_s: float = 30.0) -> bool:
-        """Wait until all that is finished is committed; return whether it was in time."""
+        """Wait until all finished batches are committed; return whether that happened in time."""
         return self._committer.flush(timeout_s)
 
     def close(self) -> None:
-        """Commit what is left, and release the connection."""
+        """Commit the rest and release the connection."""
         super().close()
         self._committer.close()
 
 
 def ends_of(progress: Mapping[str, Any]) -> Offsets:
-    """Return where a finished batch ended, by partition; sources other than the two for Kafka are left out.
+    """Return the end of a finished batch by partition, without sources other than the two for Kafka.
 
-    A partition that two sources of the query read went as far as the slower one. ``progress`` is a query's, as JSON has
-    it (``query.lastProgress``, or ``json.loads`` of the event's).
+    If two sources of the query read a partition, the lower end counts. ``progress`` is ``query.lastProgress``, or the
+    parsed JSON of the event's.
     """
     ends: Offsets = {}
     for tp, end in _offsets_of(progress, "endOffset"):
@@ -270,7 +268,7 @@ def ends_of(progress: Mapping[str, Any]) -> Offsets:
 
 
 def lag_of(progress: Mapping[str, Any]) -> Offsets:
-    """Return how many offsets each partition still had, after a batch, when that was planned (see :func:`ends_of`)."""
+    """Return each partition's remaining offsets after a batch, as of its planning (see :func:`ends_of`)."""
     ends = ends_of(progress)
     latest = dict(_offsets_of(progress, "latestOffset"))
     return {tp: max(latest[tp] - end, 0) for tp, end in ends.items() if tp in latest}
@@ -286,19 +284,20 @@ def _offsets_of(progress: Mapping[str, Any], field: str) -> list[tuple[TopicPart
             continue
         try:
             found += from_json(value).items()
-        except ConfigError:  # another source in Python
+        except ConfigError:  # another Python source
             log.debug("%s is not Kafka's", source["description"])
     return found
 
 
 class Committer:
-    """One group's commits, in a thread of its own: newest first, never backwards; nothing waits or fails for them."""
+    """Commits for one group in a background thread: only the newest offsets, never backwards; errors are only
+    logged."""
 
     def __init__(self, group: str, connect: Callable[[], ConsumerPort], backoff_s: float = BACKOFF_S_MIN) -> None:
         self._group = group
         self._connect = connect
         self._backoff_s = backoff_s
-        self._consumer: ConsumerPort | None = None  # the thread's alone
+        self._consumer: ConsumerPort | None = None  # used only by the thread
         self._changed = threading.Condition()
         self._wanted: Offsets = {}
         self._done: Offsets = {}
@@ -307,14 +306,14 @@ class Committer:
         self._thread.start()
 
     def add(self, offsets: Mapping[TopicPartition, int]) -> None:
-        """Commit these soon; an offset below an earlier one of its partition changes nothing. Never waits."""
+        """Schedule a commit without waiting; an offset below an earlier one of its partition has no effect."""
         with self._changed:
             for tp, offset in offsets.items():
                 self._wanted[tp] = max(offset, self._wanted.get(tp, 0))
             self._changed.notify_all()
 
     def flush(self, timeout_s: float = 30.0) -> bool:
-        """Wait until all is committed that was added before; return whether it was in time."""
+        """Wait until all offsets added so far are committed; return whether that happened in time."""
         with self._changed:
             wanted = dict(self._wanted)
             return self._changed.wait_for(
@@ -322,7 +321,7 @@ class Committer:
             )
 
     def close(self, timeout_s: float = 10.0) -> None:
-        """Commit what is left, for at most so long, and end the thread."""
+        """Commit the rest within ``timeout_s`` and end the thread."""
         self.flush(timeout_s)
         with self._changed:
             self._closed = True
@@ -335,7 +334,7 @@ class Committer:
             try:
                 self._commit(offsets)
                 failures = 0
-            except Exception as error:  # a lag tool that shows old numbers is no reason to stop anything
+            except Exception as error:  # outdated figures in a lag tool must not stop anything
                 failures += 1
                 wait_s = min(self._backoff_s * 2 ** min(failures - 1, 10), BACKOFF_S_MAX)
                 log.warning("group %s: commit failed, again in %.0f s: %s", self._group, wait_s, error)
@@ -344,7 +343,7 @@ class Committer:
         self._release()
 
     def _next(self) -> Offsets | None:
-        """Wait for something to commit and return it; None at the end."""
+        """Wait for offsets to commit and return them; None after :meth:`close`."""
         with self._changed:
             self._changed.wait_for(lambda: self._closed or self._wanted != self._done)
             if self._closed:

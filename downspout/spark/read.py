@@ -1,16 +1,16 @@
-"""Read a sink's directory into a DataFrame: all rows (batch), or also those that come later (streaming).
+"""Read a sink's directory into a DataFrame: the current rows (batch), or also later ones (streaming).
 
-Both go through the commit log, and so see the same rows before, during and after a compaction.
+Both use the commit log, and so see the same rows before, during and after a compaction.
 
-A DataFrame is lazy: Spark lists the files when it is made, and reads them when rows are needed, maybe after a
-compaction has moved them. So :func:`read_sink` reads a *snapshot*, hard links to the files that count now (see
-``downspout/sink/log_stream.py``), with Spark's own Parquet reader. Nothing says
-when the last DataFrame on it is gone, so the links live as long as this process. Objects have no links: there the
-DataFrame knows the files, and its tasks look for each where it is by then.
+A DataFrame is lazy: Spark lists the files when it is created and reads them when rows are needed, perhaps after a
+compaction has moved them. So :func:`read_sink` reads a *snapshot*, hard links to the current files (see
+``downspout/sink/log_stream.py``), with Spark's own Parquet reader. Nothing signals when the last DataFrame on it is
+gone, so the links live as long as this process. Objects have no links: for an object store, the DataFrame has the
+files' names, and its tasks look up where each one is.
 
-A streaming query of Spark's file source remembers names, and would take a compacted file for a new one. So
-:func:`stream_sink` has a source of its own, which reads the log (``downspout/spark/sink_source.py``). Tasks read
-objects by it too: with pyarrow, so Spark needs no jar for them.
+Spark's file source identifies files by name, so a streaming query would read a compacted file as a new one. So
+:func:`stream_sink` has its own source, which reads the log (``downspout/spark/sink_source.py``). It also reads the
+objects of batch queries: with pyarrow, so Spark needs no jar for them.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ __all__ = ["ORIGIN_COLUMNS", "finish_aggregates", "frame_of", "read_sink", "sink
 logger = logging.getLogger("downspout.spark")
 
 STREAM_OPTIONS = ("maxFilesPerTrigger", "maxBytesPerTrigger")
-"""Options of :func:`stream_sink`; they mean what they mean to Spark's file source."""
+"""Options of :func:`stream_sink`, with the meaning of Spark's file source."""
 
 _REFUSED = {
     "latestFirst": "files are read in the order of the commit log: newest first would let the watermark run ahead",
@@ -68,12 +68,12 @@ _REFUSED = {
 }
 
 _READ_OPTIONS = {"ignoreMissingFiles": "false", "ignoreCorruptFiles": "false", "__globPaths__": "false"}
-"""A session may say otherwise for other files. The last one is Spark's own: a path is a path, whatever is in it."""
+"""These override the session's settings. The last one is internal to Spark: it disables globbing in paths."""
 
 _snapshots: dict[tuple[Path, int], tuple[Path, float]] = {}
-"""By directory and length of its log, with the time: what is read twice without a change between is linked once."""
+"""Snapshots and their times by directory and log length; repeated reads of an unchanged directory share one."""
 _ours: list[Path] = []
-REUSED_S = 3600.0  # For no longer, or who asks last would get one that is about to be swept
+REUSED_S = 3600.0  # Older ones are not reused, because a compaction may soon delete them
 
 
 def read_sink(
@@ -84,23 +84,23 @@ def read_sink(
     closed: bool = False,
     storage_options: Sequence[str] = (),
 ) -> DataFrame:
-    """Return the rows of a sink's directory as they are now, each exactly once; Hive folders become columns.
+    """Return the current rows of a sink's directory, each exactly once; Hive folders become columns.
 
     The DataFrame keeps these rows, whatever is flushed, compacted or rebuilt before it is evaluated, until the process
-    ends, but no longer than ``downspout compact --keep``. If no links can be made (the directory may be read-only), it
-    reads the files where they are, and fails if a compaction moves one before it is read.
+    ends, but no longer than ``downspout compact --keep``. If links are impossible (in a read-only directory), it reads
+    the files in place, and fails if a compaction moves one before it is read.
 
     Args:
         spark: the session.
         directory: the sink's ``parquet.directory``.
         origins: whether to keep the origin columns.
-        closed: whether to return final windows alone, as for :func:`~downspout.sink.snapshot.read_table`.
-        storage_options: how an object store is reached, as ``parquet.storage_options``; what is a reference to a secret
-            is looked up on each executor. Not given: as this process's environment says of that setting.
+        closed: whether to return only final windows, as for :func:`~downspout.sink.snapshot.read_table`.
+        storage_options: access to an object store, as ``parquet.storage_options``; references to secrets are resolved
+            on each executor. Default: that setting in this process's environment.
 
     Raises:
         SinkError: the directory does not exist, no sink has flushed to it, or its log is damaged.
-        ConfigError: it is no place that sinks write to, or its rows have no windows that could be closed.
+        ConfigError: sinks cannot write to such a place, or ``closed`` is set for rows without windows.
     """
     path = place(directory).resolve()
     options = _storage_options(storage_options)
@@ -123,7 +123,7 @@ def _in_closed_windows(frame: DataFrame, view: View) -> DataFrame:
 
 
 def _storage_options(given: Sequence[str]) -> list[str]:
-    """Return how an object store is reached; the environment's own words for it, where nothing is given."""
+    """Return the storage options, by default those of the environment."""
     setting = SETTINGS[STORAGE_OPTIONS]
     return list(setting.parse(list(given) or os.environ.get(setting.env) or [], "storage_options"))
 
@@ -142,7 +142,7 @@ def _frame_now(spark: SparkSession, view: View, options: Sequence[str], disk: St
 
 
 def _pinned(view: View) -> Path:
-    """Return a snapshot that lives as long as this process."""
+    """Return a snapshot that is deleted when this process ends."""
     now = time.monotonic()
     path, since = _snapshots.get((view.directory, view.length), (None, 0.0))
     if path is not None and now - since < REUSED_S and path.is_dir():
@@ -157,14 +157,14 @@ def _pinned(view: View) -> Path:
 
 def remove_snapshots() -> None:
     for path in _ours:
-        with contextlib.suppress(OSError):  # what stays is deleted by a compaction
+        with contextlib.suppress(OSError):  # a compaction deletes the rest
             remove_snapshot(path)
 
 
 def _frame_by_source(
     spark: SparkSession, directory: Path, view: View, files: Iterable[DataFile], options: Sequence[str]
 ) -> DataFrame:
-    """Return the rows of files wherever they are when they are read."""
+    """Return the rows of files, each located when it is read."""
     check_pyspark()
     from pyspark.sql.pandas.types import from_arrow_schema
 
@@ -176,7 +176,7 @@ def _frame_by_source(
 
 
 def _source_options(spark: SparkSession, options: Sequence[str]) -> dict[str, str]:
-    """Return the options of our source that users do not give."""
+    """Return the internal options of our source."""
     return {"parallelism": str(spark.sparkContext.defaultParallelism), "storageOptions": json.dumps(list(options))}
 
 
@@ -187,10 +187,10 @@ def _reader(spark: SparkSession, view: View) -> Any:
 
 
 def _frame_in_place(spark: SparkSession, view: View, files: Iterable[DataFile]) -> DataFrame:
-    """Return the rows of files where they are now.
+    """Return the rows of files at their current locations.
 
     Raises:
-        FileNotFoundError: one is nowhere any more.
+        FileNotFoundError: one no longer exists.
     """
     found: dict[Path, list[str]] = {}
     for file in files:
@@ -210,17 +210,7 @@ def _frame_in_place(spark: SparkSession, view: View, files: Iterable[DataFile]) 
 
 
 def frame_of(spark: SparkSession, directory: Path, files: Sequence[DataFile], options: Sequence[str]) -> DataFrame:
-    """Return the rows of some files that the log has named, to be evaluated at once.
-
-    Args:
-        spark: the session.
-        directory: whose files they are.
-        files: which.
-        options: how an object store is reached.
-
-    Raises:
-        SinkError: a file is gone.
-    """
+    """Return the rows of some files of a directory, to be evaluated at once. Raises SinkError: a file is gone."""
     disk = storage_of(directory, options)
     view = View.of(directory, disk)
     try:
@@ -232,7 +222,7 @@ def frame_of(spark: SparkSession, directory: Path, files: Sequence[DataFile], op
 
 
 def _check_sinks(path: Path, disk: Storage) -> None:
-    """Raise where there is no commit log, but another query's list of files."""
+    """Raise if the directory has no commit log but the file list of a Spark query."""
     if disk.exists(path / SPARK_LOG) and logged_columns(path, disk) is None:
         raise SinkError(
             f"{path} is the output of a streaming query, not of a sink", cure="spark.read.parquet for a query's output"
@@ -249,28 +239,27 @@ def stream_sink(
     storage_options: Sequence[str] = (),
     **options: str | int,
 ) -> DataFrame:
-    """Return the rows of a sink's directory as a stream, present and future ones, each exactly once.
+    """Return the present and future rows of a sink's directory as a stream, each exactly once.
 
-    They come in the order of the commit log. The topology may be writing meanwhile, may have stopped, or may not have
-    started yet; the directory may be compacted, and even moved between two runs of the query.
+    They arrive in the order of the commit log. The topology may be running, stopped or not started yet; the directory
+    may be compacted, and even moved between two runs of the query.
 
     Args:
         spark: the session.
         directory: the sink's ``parquet.directory``.
-        sink: the sink in the topology (``FlightDelays.flights``), which gives the columns before its first flush.
-            Afterwards the commit log has them.
+        sink: the sink in the topology (``FlightDelays.flights``), needed for the columns only before its first flush.
         origins: whether to keep the origin columns; watermarks by partition need them
             (:func:`~downspout.spark.event_time.event_time`).
-        closed: whether to return the rows of a window when it is final, all of them in one micro-batch, and each window
-            once. Rows that come after that are left out.
-        storage_options: how an object store is reached, as in :func:`read_sink`.
+        closed: whether to return the rows of a window only once it is final, all in one micro-batch, each window once.
+            Later rows are omitted.
+        storage_options: access to an object store, as in :func:`read_sink`.
         options: those in STREAM_OPTIONS. ``maxFilesPerTrigger=100`` limits a micro-batch.
 
     Raises:
-        SinkError: the columns are not known, the log has others than the sink, or a streaming query has written there.
-            A query fails with one if the directory was rebuilt, or if the query was behind for longer than compactions
-            keep replaced files.
-        ConfigError: an option is unknown, or has no meaning here; or there are no windows that could be closed.
+        SinkError: the columns are unknown, the log and the sink disagree on them, or a streaming query has written
+            there. A running query raises it if the directory was rebuilt, or if the query was behind for longer than
+            compactions keep replaced files.
+        ConfigError: an option is unknown or has no effect here, or ``closed`` is set for rows without windows.
         MissingExtraError: PySpark is older than 4.2.
     """
     check_pyspark()
@@ -313,7 +302,7 @@ def _checked_options(options: dict[str, str | int]) -> dict[str, str]:
 
 
 def _make(path: Path, disk: Storage) -> None:
-    """Make a directory that the sink has not made yet, durably, as the sink would."""
+    """Create the directory, if missing, durably, as the sink would."""
     if disk.is_remote:
         return
     new = [folder for folder in (path, *path.parents) if not folder.exists()]
@@ -323,15 +312,15 @@ def _make(path: Path, disk: Storage) -> None:
 
 
 def sink_schema(directory: str | Path, sink: Any = None, *, storage_options: Sequence[str] = ()) -> StructType:
-    """Return the columns of a sink's directory as Spark reads them; columns that became folders are last.
+    """Return the columns of a sink's directory as Spark reads them, those of folders last.
 
     Args:
         directory: the sink's ``parquet.directory``.
         sink: the sink in the topology, if the directory has no commit log yet.
-        storage_options: how an object store is reached, as in :func:`read_sink`.
+        storage_options: access to an object store, as in :func:`read_sink`.
 
     Raises:
-        SinkError: there is neither a commit log nor a sink, they disagree, or the log is damaged.
+        SinkError: neither a commit log nor a sink exists, they disagree, or the log is damaged.
     """
     from pyspark.sql.pandas.types import from_arrow_schema
 
@@ -354,8 +343,8 @@ def sink_schema(directory: str | Path, sink: Any = None, *, storage_options: Seq
 
 
 def _declared(sink: Any) -> tuple[str, ...]:
-    """Return the columns of a sink of a topology, in the words of the commit log."""
-    config = sink.config if isinstance(sink.config, dict) else json.loads(sink.config)  # streamparse keeps it as text
+    """Return the columns of a topology's sink in the notation of the commit log."""
+    config = sink.config if isinstance(sink.config, dict) else json.loads(sink.config)  # streamparse serializes it
     return (
         *sink.component_cls.fingerprint(config), *(f"/{name}" for name in config.get("parquet.partition_by", ()))
     )  # fmt: skip
@@ -364,12 +353,12 @@ def _declared(sink: Any) -> tuple[str, ...]:
 def finish_aggregates(frame: DataFrame, keys: Sequence[str], aggregates: Sequence[str]) -> DataFrame:
     """Return one row per key from the partial aggregates that an AggregateBolt wrote.
 
-    Each flush of each task writes one row per key, so a key has many rows. Counts and sums are added, and of minima and
-    maxima the min and max are taken. For a mean keep the sum and the count, and divide at the end.
+    Each flush of each task writes one row per key, so a key has many rows. Counts and sums are added; minima and maxima
+    are reduced to the lowest and highest. For a mean, keep sum and count, and divide at the end.
 
     Args:
         frame: the partial aggregates.
-        keys: the topology's ``parquet.keys``, or fewer of them for a coarser result.
+        keys: the topology's ``parquet.keys``, or some of them for a coarser result.
         aggregates: the topology's ``parquet.aggregates`` (``count``, ``sum:delay``), or some of them.
 
     Raises:

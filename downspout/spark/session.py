@@ -1,15 +1,14 @@
 """A Spark session for one machine: quiet, on the loopback interface, in UTC.
 
-Spark's defaults are made for clusters. On a laptop they bind to the machine's public address, open a web server, print
-screens of log lines, shuffle into 200 partitions and show timestamps in the laptop's time zone. The session made
-here does none of that, and says what is missing where there is no Java. What Spark logs goes to
-``.downspout/logs/spark.log``.
+Spark's defaults suit clusters. On a laptop they bind to the machine's public address, open a web server, print screens
+of log lines, shuffle into 200 partitions and show timestamps in the local time zone. This session does none of that,
+and reports a missing Java. Spark's log goes to ``.downspout/logs/spark.log``.
 
-**Ctrl-C and SIGTERM.** PySpark sets a handler of SIGINT whenever a context is made, which cancels jobs through the
-bridge to the JVM: a second Ctrl-C interrupts that bridge in the middle of a call, and pages of traceback are all that
-is left. So ours is set again after that, and stays until the session is stopped.
+**Ctrl-C and SIGTERM.** PySpark sets a handler of SIGINT whenever a context is created. It cancels jobs through the
+bridge to the JVM; a second Ctrl-C interrupts that bridge in the middle of a call and leaves only pages of traceback. So
+our handler is set after that, until the session is stopped.
 
-The first signal is answered at once: with what is waited for, and that a second one stops now.
+The first signal is answered at once, with a line that names what the run waits for and what a second signal does.
 """
 
 from __future__ import annotations
@@ -48,27 +47,27 @@ DEFAULTS: Mapping[str, str] = {
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.driver.memory": "1g",
     "spark.log.level": "WARN",
-    # One machine, a few cores: 200 shuffle partitions would be 200 tiny tasks.
+    # Spark's 200 partitions would be 200 tiny tasks.
     "spark.sql.shuffle.partitions": "4",
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.execution.arrow.pyspark.enabled": "true",
     # These jobs take seconds; a second, better compilation of the same code pays off after minutes.
     "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:-UsePerfData",
 }
-"""What :func:`spark_session` sets; ``config`` may overrule each."""
+"""Settings of :func:`spark_session`; its ``config`` overrides them."""
 
 
 @contextmanager
 def spark_session(name: str, *, cores: int = 2, config: Mapping[str, str] | None = None) -> Iterator[SparkSession]:
-    """Give a local Spark session and stop it at the end. Its JVM ends with this process and serves the next session.
+    """Yield a local Spark session and stop it at the end. Its JVM serves later sessions and ends with this process.
 
-    Where a session runs already (a notebook's, a test suite's), that one is given, and left running. Under
-    ``spark-submit`` it is the one that was configured there: nothing of DEFAULTS, nor of the arguments.
+    A session that is already active (a notebook's, a test suite's) is used and left running. Under ``spark-submit``,
+    its configuration applies instead of DEFAULTS and the arguments.
 
     Args:
         name: shown in Spark's log.
         cores: threads that run tasks.
-        config: Spark settings in addition to DEFAULTS, or instead of them.
+        config: Spark settings; they override DEFAULTS.
 
     Raises:
         MissingExtraError: PySpark or Java is missing, or Java did not start.
@@ -86,14 +85,14 @@ def spark_session(name: str, *, cores: int = 2, config: Mapping[str, str] | None
         try:
             yield session
         finally:
-            # A signal to the whole process group ends the JVM before us; then there is nothing left to stop.
+            # A signal to the whole process group may have ended the JVM already.
             with suppress(Py4JError, OSError):
                 session.stop()
 
 
 @contextmanager
 def _ctrl_c_as_before() -> Iterator[None]:
-    """Put the handler of SIGINT back: PySpark sets one that cancels jobs, and leaves it when the session is stopped."""
+    """Restore the handler of SIGINT, which PySpark replaces and does not restore when the session is stopped."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -105,7 +104,7 @@ def _ctrl_c_as_before() -> Iterator[None]:
 
 
 def _submitted() -> SparkSession:
-    """Return the session of a driver that spark-submit has started: its JVM is there, and knows the configuration."""
+    """Return the session of a driver that spark-submit started; its JVM has the configuration."""
     from pyspark.sql import SparkSession
 
     _quiet()
@@ -125,7 +124,7 @@ def _start(name: str, cores: int, config: Mapping[str, str]) -> SparkSession:
     conf.setMaster(with_tries(conf.get("spark.master")))
     try:
         if SparkContext._gateway is None:
-            # SparkSession.builder would start the same JVM, but with its chatter on our standard error.
+            # SparkSession.builder would start the same JVM, but with our standard error.
             with log.open("ab") as stderr, quick_workers():
                 SparkContext._gateway = launch_gateway(conf, {"stderr": stderr})
                 SparkContext._jvm = SparkContext._gateway.jvm
@@ -136,7 +135,7 @@ def _start(name: str, cores: int, config: Mapping[str, str]) -> SparkSession:
 
 
 def with_tries(master: str) -> str:
-    """Return a local master that tries a task as often as a cluster does: Spark's own has one try, whatever is set.
+    """Add a cluster's number of attempts per task to a local master, which otherwise has one, whatever is set.
 
     >>> with_tries("local[2]"), with_tries("local"), with_tries("local[*, 1]"), with_tries("spark://host:7077")
     ('local[2, 4]', 'local[1, 4]', 'local[*, 1]', 'spark://host:7077')
@@ -146,34 +145,34 @@ def with_tries(master: str) -> str:
 
 
 def _prepare_environment() -> None:
-    """Say to Spark which Python, Java and address to use.
+    """Set Spark's Python, Java and address.
 
     Raises:
-        MissingExtraError: no Java, or one that is too old.
+        MissingExtraError: Java is missing or too old.
     """
     for_spark(os.environ)
     _quiet()
-    # Else Spark's workers take the `python3` on PATH, which has other packages than this one.
+    # Otherwise Spark's workers use the `python3` on PATH, which has other packages.
     os.environ["PYSPARK_PYTHON"] = sys.executable
-    # Else Spark looks its own host name up, and warns or fails on a laptop that is offline.
+    # Otherwise Spark resolves the host name, and warns or fails on an offline laptop.
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
 
 
 def _quiet() -> None:
-    # Interrupted by Ctrl-C, its bridge to the JVM logs a page of traceback for what is no error.
+    # Interrupted by Ctrl-C, the bridge to the JVM logs a page of traceback although nothing is wrong.
     logging.getLogger("py4j").setLevel(logging.CRITICAL)
     logging.getLogger().addFilter(is_not_py4js)
-    # PySpark warns on every start with pandas 3. Rows travel as Arrow here, and what is tested is what is pinned.
+    # PySpark warns on every start with pandas 3. Rows travel as Arrow here, and the pinned versions are tested.
     warnings.filterwarnings("ignore", message="PySpark does not yet fully support pandas")
 
 
 def is_not_py4js(record: logging.LogRecord) -> bool:
-    """Keep out what Py4J logs by no logger of its own where the JVM has ended; it raises the same as an error."""
+    """Filter records that Py4J sends to the root logger when the JVM has ended; it also raises the error."""
     return "py4j" not in Path(record.pathname).parts
 
 
 def _keep_quiet_when_the_jvm_ends(context: SparkContext) -> None:
-    """Let PySpark's server of accumulators print no traceback for a connection that ends in the middle of a message."""
+    """Suppress the traceback of PySpark's accumulator server when a connection ends in the middle of a message."""
     server: Any = getattr(context, "_accumulatorServer", None)
     if server is not None:
         server.handle_error = lambda request, address: None
@@ -192,13 +191,13 @@ HOME_PARTS = ("bin", "conf", "jars", "sbin")
 
 @contextmanager
 def quick_workers() -> Iterator[None]:
-    """Let Python workers of the JVM that is started inside start in half the time.
+    """Halve the start time of the Python workers of a JVM that is started within this context.
 
-    Spark puts ``SPARK_HOME/python/lib/pyspark.zip`` first on the path of each Python worker. An archive has no compiled
-    modules, so every worker compiles all that it imports: 1.3 CPU-seconds before it connects, instead of 0.5, and on a
-    busy machine these are the 10 seconds that Spark gives it. So Spark is started from a folder that has what the JVM
-    needs of PySpark, and no ``python``: the path names what is not there, and Python finds the installed package. A
-    SPARK_HOME that the user has set stays.
+    Spark puts ``SPARK_HOME/python/lib/pyspark.zip`` first on the path of each Python worker. The archive contains no
+    compiled modules, so every worker compiles its imports: 1.3 CPU-seconds before it connects, instead of 0.5; on a
+    busy machine that may exceed Spark's limit of 10 s. So Spark is started from a folder with the parts of PySpark that
+    the JVM needs but without ``python``: the archive's path does not exist, and Python imports the installed package. A
+    SPARK_HOME set by the user is kept.
     """
     home = None if "SPARK_HOME" in os.environ else _spark_home()
     if home is None:
@@ -212,7 +211,7 @@ def quick_workers() -> Iterator[None]:
 
 
 def _spark_home() -> Path | None:
-    """Return the folder, made where it is missing; None where it cannot be made, or this is no installed PySpark."""
+    """Return the folder, created if missing; None if it cannot be created, or PySpark is not an installed package."""
     import pyspark
 
     installed = Path(pyspark.__file__).parent
@@ -223,7 +222,7 @@ def _spark_home() -> Path | None:
     try:
         home.mkdir(parents=True, exist_ok=True)
         for part in HOME_PARTS:
-            with suppress(FileExistsError):  # of an earlier run, or of one beside us
+            with suppress(FileExistsError):  # by an earlier or a concurrent run
                 (home / part).symlink_to(installed / part)
     except OSError:
         return None
@@ -232,17 +231,17 @@ def _spark_home() -> Path | None:
 
 # --- signals ---
 
-PATIENCE = 3  # This many signals interrupt the process wherever it is; one less where nothing looks at them
+PATIENCE = 3  # So many signals interrupt the process anywhere; one less while nothing polls them
 
 
 class Signals:
-    """Notes SIGINT and SIGTERM; nothing outside the main thread."""
+    """Records SIGINT and SIGTERM; without effect outside the main thread."""
 
     def __init__(self) -> None:
-        self.received: list[int] = []  # the signals so far. One asks for an orderly end, two for one at once.
-        # says what is waited for; called in a signal's handler
+        self.received: list[int] = []  # one signal requests an orderly end, two an immediate one
+        # names what the run waits for; called in the signal handler
         self.doing: Callable[[], str] = lambda: "Spark to start"
-        self.watched = False  # whether somebody looks at ``received`` all the time
+        self.watched = False  # whether ``received`` is polled
         self._before: dict[int, Any] = {}
 
     def __enter__(self) -> Signals:
@@ -254,7 +253,7 @@ class Signals:
             signal.signal(number, handler)
 
     def arm(self) -> None:
-        """Set the handlers, again where somebody has set others."""
+        """Set the handlers, again if they were replaced."""
         if threading.current_thread() is not threading.main_thread():
             return
         for number in (signal.SIGINT, signal.SIGTERM):

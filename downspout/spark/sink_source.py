@@ -1,10 +1,10 @@
 """A sink's directory as a source for PySpark: ``format("downspout-sink")``. Use ``stream_sink`` and ``read_sink``.
 
-The driver plans by the commit log alone (``downspout/sink/log_stream.py``). The tasks read the files, each where it
-is by then, by pyarrow, and hand Spark Arrow batches. Spark's own file source would be faster, but it reads names.
+The driver plans from the commit log alone (``downspout/sink/log_stream.py``). Tasks locate the files, read them with
+pyarrow and pass Arrow batches to Spark. Spark's own file source would be faster, but it identifies files by name.
 
-Spark keeps the end of each batch in its checkpoint: a position in the log. Restarted, it asks for the files of the last
-written batch again, so these depend on the two positions and on the log alone.
+Spark keeps the end of each batch, a position in the log, in its checkpoint. After a restart it requests the files of
+the last written batch again, so these depend on the two positions and on the log alone.
 """
 
 from __future__ import annotations
@@ -44,28 +44,28 @@ NAME = "downspout-sink"
 
 TASK_BYTES_MAX = 128 << 20
 FILE_COST_BYTES = 4 << 20
-"""As Spark packs the files of a batch into tasks: opening a file costs as much as reading so many bytes."""
+"""Spark's rule for packing files into tasks: opening a file costs as much as reading so many bytes."""
 
 BATCH_ROWS = 32_768
 
 
 @dataclass
 class Files(InputPartition):
-    """One task's work: data files, as the log names them."""
+    """A task's data files, by their names in the log."""
 
     paths: tuple[str, ...]
 
 
 class SinkSource(DataSource):
-    """The source. ``stream_sink`` makes it known to a session, with the columns that the log has."""
+    """The source. ``stream_sink`` registers it and passes the columns of the log."""
 
     @classmethod
     def name(cls) -> str:
-        """Return what ``format`` takes."""
+        """Return the name for ``format``."""
         return NAME
 
     def reader(self, schema: StructType) -> FilesReader:
-        """Return the reader of a query that is none of a stream."""
+        """Return the reader of a batch query."""
         return FilesReader(dict(self.options), schema)
 
     def streamReader(self, schema: StructType) -> SinkReader | ClosedReader:
@@ -76,7 +76,7 @@ class SinkSource(DataSource):
 
 
 class _Reads:
-    """What the readers of both kinds of queries share: copies of them read on the executors."""
+    """The common part of all readers, copies of which read on the executors."""
 
     def __init__(self, options: dict[str, str], schema: StructType) -> None:
         self._given = {name.lower(): value for name, value in options.items()}
@@ -85,7 +85,7 @@ class _Reads:
         self._schema = to_arrow_schema(schema, timezone="UTC")
 
     def _disk(self) -> Storage:
-        """Return where the directory is, as it is reached from this machine."""
+        """Return the directory's storage, with secrets resolved on this machine."""
         return storage_of(self._directory, json.loads(self._given.get("storageoptions", "[]")))
 
     def _packed(self, files: Sequence[DataFile]) -> list[InputPartition]:
@@ -100,20 +100,20 @@ class _Reads:
 
 
 class FilesReader(_Reads, DataSourceReader):
-    """Reads files that were found in the log when the DataFrame was made, each where it is by now."""
+    """Reads the files that the log had when the DataFrame was created, each at its current location."""
 
     def partitions(self) -> list[InputPartition]:
-        """Return what the tasks read."""
+        """Return the tasks' files."""
         named = json.loads(self._given["files"])
-        # Without any, Spark would read one partition of its own making.
+        # Without partitions, Spark would read a default one.
         return self._packed([DataFile(path, 0, size) for path, size in named]) or [Files(())]
 
 
 class SinkReader(_Reads, DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """A streaming query: one of these plans on the driver, copies of another read on the executors."""
+    """A streaming query: one instance plans on the driver, copies of another read on the executors."""
 
     def __getstate__(self) -> dict[str, Any]:
-        """Leave the follower here: it holds the log, and connections."""
+        """Omit the follower, which holds the log and connections."""
         return {name: value for name, value in vars(self).items() if name != "_follower"}
 
     @cached_property
@@ -132,7 +132,7 @@ class SinkReader(_Reads, DataSourceStreamReader, SupportsTriggerAvailableNow):
         return Position().to_json()
 
     def getDefaultReadLimit(self) -> ReadLimit:
-        """Return the limit of the options. PySpark has no limit of two numbers: ``latestOffset`` looks at both."""
+        """Return the limit of the options. PySpark has no combined limit; ``latestOffset`` applies both numbers."""
         if self._files_max is not None:
             return ReadMaxFiles(self._files_max)
         bytes_max = self._number("maxbytespertrigger")
@@ -144,40 +144,40 @@ class SinkReader(_Reads, DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._follower.latest(Position.from_json(start), limited=limited).to_json()
 
     def prepareForTriggerAvailableNow(self) -> None:
-        """End at what is there now."""
+        """End the query at the log's current end."""
         self._follower.freeze()
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
-        """Return what the tasks of a batch read."""
+        """Return the tasks' files of a batch."""
         files = self._follower.files(Position.from_json(start), Position.from_json(end))
         return self._packed(files)
 
 
 @dataclass
 class ClosedFiles(Files):
-    """A task's work where windows are read when they are final: of its files the rows of the windows that became so."""
+    """A task's files, of which it reads the rows of windows that have become final."""
 
-    after: int | None  # in µs; rows of windows that end after this
-    until: int  # and at or before this
+    after: int | None  # in µs: windows that end after this …
+    until: int  # … and at or before this
 
 
 class ClosedReader(_Reads, DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Reads windows when they are final.
+    """Reads windows once they are final.
 
-    A position is a watermark. Rows of final windows never change (``downspout/sink/windows.py``), so what lies
-    between two watermarks is the same whenever it is read, and from whichever files hold it by then.
+    A position is a watermark. Rows of final windows never change (``downspout/sink/windows.py``), so the rows between
+    two watermarks are the same whenever they are read, and whichever files hold them.
     """
 
     def __init__(self, options: dict[str, str], schema: StructType) -> None:
         super().__init__(options, schema)
-        self._last: dict[str, Any] | None = None  # where a query ends that reads what is there now
+        self._last: dict[str, Any] | None = None  # the end of a query with availableNow
 
     def initialOffset(self) -> dict[str, Any]:
         """Return where a query without checkpoint starts."""
         return {"log": "", "rebuild": 0, "watermark": None}
 
     def getDefaultReadLimit(self) -> ReadLimit:
-        """Return that there is none: a window is read whole."""
+        """Return no limit, because a window is read whole."""
         return ReadAllAvailable()
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
@@ -189,11 +189,11 @@ class ClosedReader(_Reads, DataSourceStreamReader, SupportsTriggerAvailableNow):
         return end
 
     def prepareForTriggerAvailableNow(self) -> None:
-        """End at what is final now."""
+        """End the query at the current watermark."""
         self._last = self._read_log()[0]
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
-        """Return what the tasks of a batch read."""
+        """Return the tasks' files of a batch."""
         if end["watermark"] is None:
             return []
         now, files = self._read_log()
@@ -212,7 +212,7 @@ class ClosedReader(_Reads, DataSourceStreamReader, SupportsTriggerAvailableNow):
             yield batch.filter(wanted)
 
     def _read_log(self) -> tuple[dict[str, Any], list[DataFile]]:
-        """Return the position of the log's end, and the files that count."""
+        """Return the position of the log's end and the current files."""
         log = CommitLog(self._directory, self._disk())
         log.refresh()
         first = log.entry(0) if log.length else None
@@ -221,7 +221,7 @@ class ClosedReader(_Reads, DataSourceStreamReader, SupportsTriggerAvailableNow):
         return position, list(log.files.values())
 
     def _check(self, before: dict[str, Any], now: dict[str, Any]) -> None:
-        """Raise a SinkError where the directory is not the one that was read."""
+        """Raise a SinkError if the directory is not the one that was read before."""
         if before["log"] and (before["log"], before["rebuild"]) != (now["log"], now["rebuild"]):
             raise SinkError(
                 f"{self._directory} was rebuilt, or has another commit log than the one that was read", cure=AFRESH
@@ -229,7 +229,7 @@ class ClosedReader(_Reads, DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 
 def pack(files: Sequence[DataFile], parallelism: int) -> list[list[DataFile]]:
-    """Return the files in their order, by task: about as much for each, and at most 128 MB.
+    """Distribute the files over tasks, in order, of about equal sizes up to 128 MB.
 
     >>> [len(task) for task in pack([DataFile(str(n), 1, 1_000_000) for n in range(10)], 2)]
     [5, 5]
@@ -259,7 +259,7 @@ def read_file(view: View, path: str, disk: Storage) -> Iterator[pa.RecordBatch]:
         raise SinkError(f"{error.filename} was deleted while it was being read", cure="run the query again") from None
     with handle:
         file = pq.ParquetFile(handle)
-        written = set(file.schema_arrow.names)  # by an older version of the topology, perhaps, with fewer columns
+        written = set(file.schema_arrow.names)  # an older version of the topology may have had fewer columns
         for batch in file.iter_batches(BATCH_ROWS, columns=[n for n in names if n in written], use_threads=False):
             found = dict(zip(batch.schema.names, batch.columns, strict=True))
             arrays = [

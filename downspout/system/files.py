@@ -60,13 +60,32 @@ def write(path: Path, data: str | bytes) -> None:
 
 def replace_json(path: Path, what: Mapping[str, Any], mode: int = 0o666) -> None:
     """Replace a JSON file: a reader sees the whole of the old one or of the new one."""
+    _json_draft(path, what, mode).replace(path)
+
+
+def create_json(path: Path, what: Mapping[str, Any], mode: int = 0o666) -> bool:
+    """Create a JSON file, which readers see whole; return False if it exists."""
+    draft = _json_draft(path, what, mode)
+    try:
+        os.link(draft, path)
+    except FileExistsError:
+        draft.unlink()
+        return False
+    except OSError:  # a file system without hard links
+        draft.replace(path)
+    else:
+        draft.unlink()
+    return True
+
+
+def _json_draft(path: Path, what: Mapping[str, Any], mode: int) -> Path:
     draft = path.with_suffix(f".{os.getpid()}.tmp")
     draft.unlink(missing_ok=True)  # of a process that had our id
     with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "w", encoding="utf-8") as file:
         json.dump(what, file, indent=1)
         file.flush()
         os.fsync(file.fileno())
-    draft.replace(path)
+    return draft
 
 
 def sync_folder(folder: Path) -> None:

@@ -29,7 +29,7 @@ from downspout.kafka.port import TopicPartition
 from downspout.kafka.unreadable import Unreadable
 from downspout.spark.topology.stage_rows import ExhaustedRecord, RecordPlace
 from downspout.spark.topology.stages import StagePlan
-from downspout.system.files import replace_json, sync_folder
+from downspout.system.files import create_json, sync_folder
 
 FILE = "_downspout.json"
 EXHAUSTED_FILE = "_downspout.given-up"
@@ -65,7 +65,8 @@ def claim(directory: Path, plan: StagePlan) -> str:
             )
         directory.mkdir(parents=True, exist_ok=True)
         query = uuid.uuid4().hex[:12]
-        replace_json(path, {**wanted, "query": query})
+        if not create_json(path, {**wanted, "query": query}):  # another run was first
+            return claim(directory, plan)
         sync_folder(directory)
         return query
     except (ValueError, KeyError, TypeError) as error:

@@ -13,7 +13,7 @@ from kafka import errors
 from downspout.errors import ConfigError
 from downspout.kafka import OffsetAndMetadata, TopicPartition
 from downspout.spark import ends_of, lag_of
-from downspout.spark.query_progress import Committer, ProgressCommits, commit_progress
+from downspout.spark.query_progress import Committer, ProgressCommits, commit_progress, wait_until_stopped
 from downspout.testing import FakeKafka
 from tests.spark.source_support import Bench
 
@@ -166,3 +166,30 @@ def test_lag_tools_see_finished_batches(bench: Bench) -> None:
     consumer.close()
     assert found is not None
     assert found.offset == 10
+
+
+class FakeQuery:
+    """A query that runs until it is stopped, or fails at its first check."""
+
+    def __init__(self, error: Exception | None = None) -> None:
+        self._error, self._checks, self.is_stopped = error, 0, False
+
+    def awaitTermination(self, timeout: float) -> bool:
+        if self._error is not None:
+            raise self._error
+        self._checks += 1
+        assert self._checks < 100, "the failure of the other query is not noticed"
+        return False
+
+    def stop(self) -> None:
+        self.is_stopped = True
+
+
+@pytest.mark.parametrize("failing", [0, 1])
+def test_a_failure_of_any_query_ends_the_wait(failing: int) -> None:
+    """The others are stopped, also those that come before it and would run for ever."""
+    queries = [FakeQuery(), FakeQuery()]
+    queries[failing] = FakeQuery(ValueError("no such column"))
+    with pytest.raises(ValueError, match="no such column"):
+        wait_until_stopped(*queries)
+    assert [query.is_stopped for query in queries] == [True, True]

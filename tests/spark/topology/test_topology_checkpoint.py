@@ -9,6 +9,7 @@ import pwd
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from uuid import UUID, uuid4
 
 import pytest
 
@@ -62,6 +63,22 @@ def test_a_torn_file_is_named(tmp_path: Path, content: bytes) -> None:
     (tmp_path / EXHAUSTED_FILE).write_bytes(content)
     with pytest.raises(ConfigError, match="given-up was not written by Downspout"):
         recall(tmp_path)
+
+
+def test_of_two_runs_that_claim_a_new_checkpoint_both_get_one_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The sinks' entries have this name: if the file got another one, the next run would commit a batch twice."""
+    plan, first = planned(b.counting(tmp_path)), list[str]()
+
+    def name_while_another_run_claims() -> UUID:
+        if not first:
+            first.append("")
+            first[0] = claim(tmp_path / "c", plan)
+        return uuid4()
+
+    monkeypatch.setattr(checkpoint.uuid, "uuid4", name_while_another_run_claims)
+    assert claim(tmp_path / "c", plan) == first[0] == claim(tmp_path / "c", plan)
 
 
 def test_the_folder_is_forced_to_the_disk_after_each_new_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
