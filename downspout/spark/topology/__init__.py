@@ -4,8 +4,8 @@
                  └──▶ stage 1: stateful bolts and what follows them (transformWithState, one key per Storm task) ─▶ …
                         └──▶ the driver (foreachBatch): one entry in each sink's commit log, per query and batch
 
-Tuples pass from bolt to bolt in memory; only what a stateful bolt reads goes through a shuffle. Sinks stage their files
-where they run, and nothing of a batch is in sight before all of it is.
+Tuples pass from bolt to bolt in memory; only the input of stateful bolts is shuffled. Sinks stage their files where
+they run, and a batch is published as a whole.
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
 """The driver's side of a batch: compute it, write dead letters, commit to the sinks, in this order.
 
-A batch is one transaction. Spark writes down its offsets, then calls :class:`BatchCommitter`; when that returns, Spark
-writes down that the batch is done. Each sink's commit log has one entry for it, named after query and batch. Stopped
-anywhere, Spark calls again with the same offsets and the state from before; a sink whose entry is there is left alone.
+A batch is one transaction. Spark records its offsets and calls :class:`BatchCommitter`; when that returns, Spark
+records the batch as finished. Each sink's commit log has one entry for it, named after query and batch. After a crash
+at any point, Spark calls again with the same offsets and the previous state; a sink that has the entry skips the batch.
 
-A tuple that failed in a later stage fails the batch and with it the query, which is started again and computes the
-batch from the state before it. A record whose tuples failed too often is exhausted: the batch is computed without it,
-and its dead letter is durable before any sink commits.
+A tuple that fails in a later stage fails the batch and with it the query, which is restarted and computes the batch
+again from the previous state. A record whose tuples fail too often is exhausted: the batch is computed without it, and
+its dead letter is durable before any sink commits.
 """
 
 from __future__ import annotations
@@ -69,18 +69,18 @@ class Totals:
     """The metrics of all batches of a run."""
 
     batches: int = 0
-    records: int = 0  # that were read and are done
+    records: int = 0  # of committed batches
     dead_lettered: Counter[str] = field(default_factory=Counter)
-    again: int = 0  # batches that were computed again because a tuple failed
+    again: int = 0  # recomputations because a tuple failed
     counts: dict[str, Counts] = field(default_factory=dict)
     reports: defaultdict[str, dict[str, float]] = field(
         default_factory=lambda: defaultdict(lambda: defaultdict[str, float](int))
     )
     """by component"""
-    errors: list[str] = field(default_factory=list)  # one line per kind of error, with how often
+    errors: list[str] = field(default_factory=list)  # one line per kind of error, with its count
 
     def add(self, metrics: StageMetrics) -> None:
-        """Add what one run of a stage did."""
+        """Add the metrics of one run of a stage."""
         for name, found in metrics.counts.items():
             counts = self.counts.setdefault(name, Counts())
             for counter in COUNTED:
@@ -98,29 +98,29 @@ class Totals:
 _ERRORS = 20  # Kinds of errors that are reported at the end
 _SHOWN = 5  # Records that a warning names
 PARTS = 100
-"""A chunk that failed in a later stage is split in so many. Each try costs some seconds: halves would take too long."""
+"""A chunk that fails in a later stage is split into so many. An attempt takes seconds, so halving would be too slow."""
 
 
 @dataclass(frozen=True)
 class CommittedBatch:
-    """A batch that is committed: Spark's number of it, and how many records were read and dead-lettered."""
+    """A committed batch: Spark's number, and the numbers of records read and dead-lettered."""
 
     number: int
     records: int
     seconds: float
     dead_lettered: int
-    at_ms: int = 0  # when, since the epoch
+    at_ms: int = 0  # time of the commit, since the epoch
 
 
 class _Outcome:
-    """What one computation of a batch brought."""
+    """The results of one computation of a batch."""
 
     def __init__(self, rows: Iterable[Any]) -> None:
         self.staged: dict[str, list[Staged]] = {}
         self.exhausted: list[ExhaustedRecord] = []
         self.failed: list[tuple[str, tuple[RecordPlace | ChunkPlace, ...], Failure]] = []
         self.metrics: list[StageMetrics] = []
-        self.held: dict[str, list[dict[Any, Any]]] = {}  # by state, of each of its tasks
+        self.held: dict[str, list[dict[Any, Any]]] = {}  # by state, one dict per task
         self.error: DownspoutError | None = None
         for kind, component, _, payload in rows:
             what = load(payload)
@@ -140,39 +140,39 @@ class _Outcome:
 
     @property
     def reads(self) -> list[tuple[str, str, int, int, int]]:
-        """The records that came in."""
+        """The records that were read."""
         return sorted(read for metrics in self.metrics for read in metrics.reads)
 
 
 class RecomputeError(Exception):
-    """The batch must be computed again, from the state before it: start the query again.
+    """The batch must be computed again from the previous state, by a restart of the query.
 
-    Within one query it cannot be: what has been shuffled would be used again, with the files that it names.
+    Within the same query, Spark would reuse shuffled rows, with the files that they name.
     """
 
 
-_Blamed = RecordPlace | ChunkPlace | None  # What a failure counts for; None: no record
+_Blamed = RecordPlace | ChunkPlace | None  # What a failure counts against; None: no record
 
 
 class StoppingError(Exception):
-    """A batch was not begun, because the run is to end."""
+    """A batch was not begun because the run is stopping."""
 
 
 @dataclass
 class _RetryState:
-    """How often a record, or a chunk, has failed in a later stage."""
+    """The failures of a record or chunk in later stages."""
 
     failures: int = 0
     timeouts: int = 0
-    tries: int = 0  # also those that an outage ended, which count for nothing
+    tries: int = 0  # for the back-off; includes those that an outage ended, which do not count as attempts
     first_ms: int = 0
 
 
 class BatchCommitter:
-    """What ``foreachBatch`` calls.
+    """The function for ``foreachBatch``.
 
     Attributes:
-        exhausted: records of the batch under way that failed too often; the next try leaves them out.
+        exhausted: records of the current batch that failed too often; the next attempt skips them.
     """
 
     def __init__(
@@ -194,19 +194,19 @@ class BatchCommitter:
         self._patiently: dict[str, Callable[[Callable[[], Flushed]], Flushed]] = {}
         self._states = States(plan, query)
         self.totals = Totals()
-        self.error: BaseException | None = None  # what ended the query, if it was here
-        self.busy = False  # whether a batch is under way
-        self.stopping = False  # set from outside: no other batch is begun
-        self.number = -1  # Spark's, of that batch
+        self.error: BaseException | None = None  # the error that ended the query, if raised here
+        self.busy = False  # whether a batch is in progress
+        self.stopping = False  # set by other threads: begin no further batch
+        self.number = -1  # Spark's number of the current batch
         self._recalled, self.exhausted = recall(checkpoint)
-        # chunks of it that failed, and how many of their records go together in the next try
+        # its failed chunks, and how many of their records may go together in the next attempt
         self.chunk_limits: dict[ChunkPlace, int] = {}
         self._retry_states: dict[_Blamed, _RetryState] = {}
-        self._written: set[RecordPlace] = set()  # records of the batch under way whose dead letters are durable
+        self._written: set[RecordPlace] = set()  # its records whose dead letters are durable
         self._number = -1
 
     def open(self) -> None:
-        """Open the sinks' directories, before anything runs; raise if one is another sink's, or not writable."""
+        """Open the sinks' directories before anything runs; raise if one is another sink's or not writable."""
         self._states.check()
         tasks = whole_topology(self._plan)
         for sink in self._plan.sinks:
@@ -217,8 +217,8 @@ class BatchCommitter:
 
     def __call__(self, frame: DataFrame, number: int) -> None:
         """Compute a batch and commit it."""
-        # Whoever stops the run sets ``stopping`` and then looks at ``busy``; here it is the other way round. So one of
-        # the two sees the other, and no batch is interrupted that could have finished.
+        # A thread that stops the run sets ``stopping`` and then checks ``busy``; this one sets ``busy`` and then checks
+        # ``stopping``. So at least one of them sees the other, and no batch that could finish is interrupted.
         self.busy, self.number = True, number
         try:
             if self.stopping:
@@ -238,10 +238,10 @@ class BatchCommitter:
         if outcome.error is not None:
             self._discard(outcome)
             raise outcome.error
-        if number != self._number:  # else it is computed again
+        if number != self._number:  # otherwise it is computed again
             self._number = number
             self._written.clear()
-            if number != self._recalled:  # that batch was finished; this one knows of nothing yet
+            if number != self._recalled:  # the recalled records are of an earlier, finished batch
                 self.exhausted.clear()
             self._note_reads(outcome)
         if outcome.failed:
@@ -251,8 +251,8 @@ class BatchCommitter:
         exhausted = [*outcome.exhausted, *self.exhausted.values()]
         unwritten = [each for each in exhausted if each.place not in self._written]
         self._look_at_breakers([each for each in unwritten if each.record is None])
-        # In this order: what the batch is committed without is known after a crash, and no sink has the batch while a
-        # dead letter of it is not durable.
+        # In this order, a restart after a crash knows which records the batch is committed without, and no sink has the
+        # batch before all its dead letters are durable.
         if unwritten:
             remember(self._checkpoint, number, {each.place: each for each in exhausted})
         write_dead_letters(unwritten, self._spouts, self._dead_letter_topics, feeds_states=bool(self._plan.states))
@@ -277,7 +277,7 @@ class BatchCommitter:
         self._on_batch(CommittedBatch(number, records, seconds, len(exhausted), at_ms))
 
     def spout_of(self, topic: str) -> str:
-        """Return the spout that reads a topic, as far as batches have shown."""
+        """Return the spout that reads a topic; the first one for a topic that no batch has had."""
         return self._topics.get(topic, next(iter(self._spouts)))
 
     def _note_reads(self, outcome: _Outcome) -> None:
@@ -286,10 +286,10 @@ class BatchCommitter:
             self._spouts[spout].note_read(topic, partition, first, count)
 
     def _count_failures(self, outcome: _Outcome) -> None:
-        """Count the failures of a batch, exhaust what failed too often, and wait for the back-off."""
+        """Count the failures of a batch, exhaust records that failed too often, and wait for the back-off."""
         now_ms, wait_ms = int(SYSTEM_CLOCK.wall() * 1000), 0
         self.totals.again += 1
-        # Where a bolt was restarted, what it held has timed out; but that comes of the tuple that it raised on.
+        # If a bolt was restarted, the tuples it held have timed out, but only because of the tuple that it raised on.
         culprits = [failed for failed in outcome.failed if failed[2].kind != "timeout"]
         last: dict[_Blamed, tuple[str, Failure]] = {}
         for component, places, failure in culprits or outcome.failed:
@@ -305,12 +305,12 @@ class BatchCommitter:
         time.sleep(wait_ms / 1000)
 
     def _blamed(self, places: tuple[RecordPlace | ChunkPlace, ...]) -> Iterator[_Blamed]:
-        """Yield whom a failure counts for."""
+        """Yield the records or chunks that a failure counts against."""
         if not places:
             yield None
         for place in places:
-            # A chunk that comes again though it was split is of an earlier batch: a bolt has held it, and it will not
-            # be read again in parts. Then each of its records has failed.
+            # A chunk that fails again although it was split is of an earlier batch: a bolt has held it, so it is not
+            # read again in parts. Then each of its records has failed.
             if isinstance(place, ChunkPlace) and place in self.chunk_limits:
                 yield from places_of([place])
             else:
@@ -319,10 +319,10 @@ class BatchCommitter:
     def _wait_or_exhaust(
         self, place: _Blamed, state: _RetryState, component: str, failure: Failure, now_ms: int
     ) -> int:
-        """Return how long to wait before the next try, in ms; a record may be exhausted, and a chunk is split."""
+        """Exhaust the record or split the chunk, if it is time; return the pause before the next attempt in ms."""
         spout = self._spouts[self.spout_of(place.topic if place else "")]
         attempts = state.failures + state.timeouts
-        if isinstance(place, ChunkPlace):  # an attempt of many says nothing about any of them
+        if isinstance(place, ChunkPlace):  # a failure of many records counts against none of them
             if state.failures or state.timeouts >= spout.settings["timeouts_max"]:
                 self.chunk_limits[place] = max(1, place.size // PARTS)
             return spout.backoff.delay(state.tries)
@@ -339,7 +339,7 @@ class BatchCommitter:
         return 0
 
     def _look_at_breakers(self, exhausted: Iterable[ExhaustedRecord]) -> None:
-        """Raise a RecordError if later stages have exhausted too many records; stage 0 looks at its own."""
+        """Raise a RecordError if later stages have exhausted too many records; stage 0 checks its own."""
         for each in exhausted:
             place = each.place
             breaker = self._spouts[each.spout].breaker(place.topic, place.partition)
@@ -347,7 +347,7 @@ class BatchCommitter:
                 raise breaker_opens(place, trip, each.failure)
 
     def _commit(self, number: int, outcome: _Outcome) -> None:
-        """Commit to each sink; raise a RecomputeError where a directory is not as it was when the rows were staged."""
+        """Commit to each sink; raise a RecomputeError if a directory has changed since the rows were staged."""
         for name, writer in self._writers.items():
             batch, parts = f"{name}-spark-{self._query}-{number}", outcome.staged.pop(name, ())
             try:
@@ -366,7 +366,7 @@ class BatchCommitter:
 
 
 def _failed_text(failed: Mapping[_Blamed, tuple[str, Failure]], states: Mapping[_Blamed, _RetryState]) -> str:
-    """Return which records failed, and the error of the first."""
+    """Describe which records failed, with the error of the first."""
     named = [where_is(place) if place is not None else "a tuple that came from no record" for place in failed]
     shown = ", ".join(named[:_SHOWN]) + (f" and {len(named) - _SHOWN:,} more" if len(named) > _SHOWN else "")
     place, (component, failure) = next(iter(failed.items()))
@@ -393,12 +393,13 @@ def write_dead_letters(
 
     Args:
         exhausted: records that have failed for good.
-        spouts: the settings of the spouts that they are of.
-        topics: by spout; where it is empty, a record that has failed for good ends the run.
+        spouts: the settings of their spouts.
+        topics: by spout; empty: the first such record ends the run.
         feeds_states: whether the topology is one of batches, which write no dead letters.
 
     Raises:
         BrokerError: they cannot be written.
+        RecordError: a spout has no topic for them, or Kafka no longer has a record.
     """
     by_spout: dict[str, list[ExhaustedRecord]] = {}
     for each in exhausted:
@@ -433,7 +434,7 @@ def _write(exhausted: Iterable[ExhaustedRecord], settings: Mapping[str, Any], to
 
 
 def _read(cluster: Any, place: RecordPlace, client: Mapping[str, Any], settings: Mapping[str, Any]) -> PlainRecord:
-    """Return a record of which a later stage knew the place only."""
+    """Read a record of which a later stage only knew the place."""
     tp = TopicPartition(place.topic, place.partition)
     consumer = cluster.consumer(group=None, client=client)
     consumer.tolerate(Limits.of(settings["record_bytes_max"]), large=False, corrupt=False)
@@ -450,7 +451,7 @@ def _read(cluster: Any, place: RecordPlace, client: Mapping[str, Any], settings:
 
 
 def where_is(place: RecordPlace | ChunkPlace) -> str:
-    """Name a record the way all messages do; of several, the first and the last."""
+    """Name a record as all messages do; for a chunk, its first and last record."""
     first = coordinates(place.topic, place.partition, place.offset)
     return first if isinstance(place, RecordPlace) else f"{first} to {place.end - 1} ({counted(place.size, 'record')})"
 
@@ -461,8 +462,8 @@ def where_is(place: RecordPlace | ChunkPlace) -> str:
 class States:
     """The StateBolts of a query.
 
-    The number of a micro-batch means something only with its checkpoint. So a state belongs to the query: one that has
-    another checkpoint is refused, and its batch 0 is not taken for one that is applied already.
+    Micro-batches are numbered per checkpoint. So a state belongs to a query: one with another checkpoint is rejected;
+    otherwise its batch 0 would be skipped as already applied.
     """
 
     def __init__(self, plan: StagePlan, query: str) -> None:
@@ -470,24 +471,24 @@ class States:
         self._names, self._plan = plan.states, replace(plan, confs={**plan.confs, **owned})
 
     def check(self) -> None:
-        """Open each state once, and raise what is wrong with it."""
+        """Open each state once, and raise its errors."""
         for name in self._names:
             with self._opened(name):
                 pass
 
     def apply(self, number: int, held: Mapping[str, Sequence[Mapping[Key, Any]]]) -> dict[str, Mapping[str, float]]:
-        """Apply a micro-batch: of each state, what its tasks hold. Return each state's own metrics.
+        """Apply a micro-batch, given the values held by each state's tasks; return each state's own metrics.
 
         Raises:
             BatchStoreError: a database does not answer, or is locked.
-            ComponentError: a state cannot be changed by this batch, however often it comes.
+            ComponentError: the batch cannot be applied to a state, and retries would not help.
         """
         reports: dict[str, Mapping[str, float]] = {}
         for name in self._names:
-            # Each key is in one task alone, by the grouping.
+            # The grouping puts each key in one task only.
             batch = {key: value for part in held.get(name, ()) for key, value in part.items()}
             try:
-                with self._opened(name) as bolt:  # in this thread: SQLite's connections are of one
+                with self._opened(name) as bolt:  # in this thread: SQLite binds a connection to one
                     bolt.apply_attempt(attempt_of(number), batch)
                     reports[name] = dict(bolt.report())
             except (BatchStoreError, ForeignValueError) as error:

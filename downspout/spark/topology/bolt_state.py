@@ -1,17 +1,16 @@
-"""A stateful bolt between two batches: what its instance holds, as bytes.
+"""The state of a stateful bolt between two batches, as bytes.
 
-The bolt is unmodified, so its state is whatever attributes it has set: a Counter, a dict of windows. What pystorm and
-the engine have set is not part of it. What cannot be pickled and is still the object that ``initialize`` made (a
-connection, a logger) is made again by the next ``initialize``; of anything else that cannot be pickled, the name is
-said.
+The bolt is unmodified, so its state consists of its attributes: a Counter, a dict of windows. Attributes set by pystorm
+or the engine are excluded. If an attribute cannot be pickled but is still the object that ``initialize`` created (a
+connection, a logger), the next ``initialize`` creates it again; any other such attribute is an error that names it.
 
 **State by key.** If ``stateful_keys`` names a dict, a batch loads and stores only the keys it uses. The bolt sees a
-dict of the same type. A key that is looked up for the first time in a batch is read from Spark's state; what differs
-from what was read is written when the batch is done, also where a value was changed in place. Whatever needs all keys,
-such as a loop or ``len``, reads them all; from then on it is a dict as any other.
+dict of the same type. A key is read from Spark's state at its first lookup in a batch; at the end of the batch, values
+that differ from those read are written, including values changed in place. Operations that need all keys, such as a
+loop or ``len``, read them all; from then on it is an ordinary dict.
 
-A key is found by its text (:func:`text_of`), because equal keys need not have equal pickles. The entry holds key and
-value, pickled.
+A key is identified by its text (:func:`text_of`), because equal keys may have different pickles. The entry holds key
+and value, pickled.
 """
 
 from __future__ import annotations
@@ -34,15 +33,15 @@ _MADE_BY_ENGINE = frozenset((
 
 
 def attributes(instance: Any) -> dict[str, Any]:
-    """Return what the user's class has set on an instance."""
+    """Return the attributes that the user's class has set on an instance."""
     stock = _stock_names(next(cls for cls in type(instance).__mro__ if cls.__module__.startswith(_LIBRARIES)))
     return {name: value for name, value in vars(instance).items() if name not in stock}
 
 
 def separate(instance: Any) -> None:
-    """Give an instance its own copies of what its class holds and can change: ``counts = Counter()`` in its body."""
-    # On Storm each task is a process, and has that for itself. Here one process runs many tasks, and each batch many
-    # times over.
+    """Give an instance its own copies of mutable class attributes, such as ``counts = Counter()`` in the class body."""
+    # On Storm each task is a process with its own class. Here one process runs many tasks, and each of them again for
+    # every batch.
     for name, value in _class_values(type(instance)):
         vars(instance).setdefault(name, copy.deepcopy(value))
 
@@ -56,26 +55,26 @@ def _class_values(cls: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _is_the_class_s(instance: Any, name: str, value: Any) -> bool:
-    """Return whether a value is as the class has it; then it is the class's to change, with a new version of it."""
+    """Return whether a value equals the class attribute; it is not stored then, so new code can change it."""
     try:
         return bool(value == dict(_class_values(type(instance)))[name])
-    except Exception:  # it has none of that name, or whatever __eq__ raises
+    except Exception:  # no such class attribute, or any error of __eq__
         return False
 
 
 @lru_cache
 def _stock_names(cls: Any) -> frozenset[str]:
-    """Return what an instance of a library's class has."""
+    """Return the names of the attributes that pystorm and the engine set."""
     return frozenset(vars(construct(cls))) | _MADE_BY_ENGINE
 
 
 def save(name: str, instance: Any, fresh: Mapping[str, Any], by_key: str = "") -> bytes:
-    """Return the state of a bolt, whose attributes were ``fresh`` when it was initialized; without one kept by key."""
+    """Return the state of a bolt without the attribute kept by key; ``fresh``: its attributes after ``initialize``."""
     found = {attribute: value for attribute, value in attributes(instance).items() if attribute != by_key}
     held = {key: value for key, value in found.items() if not _is_the_class_s(instance, key, value)}
     try:
         return dump(held)
-    except Exception:  # whatever __reduce__ raises; it is found below, attribute by attribute
+    except Exception:  # __reduce__ may raise anything; the attribute is identified below
         pass
     for attribute, value in list(held.items()):
         try:
@@ -103,10 +102,10 @@ _PLAIN = (str, bytes, int, type(None))
 
 
 class Entries(Protocol):
-    """What is used of Spark's MapState."""
+    """The methods used of Spark's MapState."""
 
     def getValue(self, key: tuple[str]) -> tuple[bytes] | None:
-        """Return an entry, if it is there."""
+        """Return an entry, if any."""
 
     def updateValue(self, key: tuple[str], value: tuple[bytes]) -> None:
         """Set an entry."""
@@ -122,10 +121,10 @@ class Entries(Protocol):
 
 
 def text_of(key: Any) -> str:
-    """Return a text that equal keys share, and no others.
+    """Return a text that is the same for equal keys only.
 
     Raises:
-        TypeError: the key is of a type for which that cannot be promised.
+        TypeError: keys of this type are not supported.
 
     >>> text_of("a"), text_of(("a", 1)), text_of(1.0) == text_of(True) == text_of(1)
     ("'a'", "('a', 1)", True)
@@ -149,14 +148,14 @@ def _plain(key: Any) -> Any:
 
 
 class Stored:
-    """What Spark holds of a mapping, as far as it is known."""
+    """Spark's state of a mapping, and which of its entries were read."""
 
     def __init__(self, name: str, entries: Entries, empty: dict[Any, Any]) -> None:
         self.name, self.empty = name, empty
-        self.seen: dict[Any, bytes | None] = {}  # the entries of keys that were looked up; None: it is not there
-        self.whole = False  # whether all is known
+        self.seen: dict[Any, bytes | None] = {}  # entries of the keys that were looked up; None: missing
+        self.whole = False  # whether all entries were read
         self.is_cleared = False
-        self.error: ComponentError | None = None  # a key that cannot be kept: no record is to blame, so the run ends
+        self.error: ComponentError | None = None  # for an unsupported key; ends the run, as no record is to blame
         self._entries = entries
 
     def read(self, key: Any) -> bytes | None:
@@ -169,14 +168,14 @@ class Stored:
         return (bytes(found[0]) for found in self._entries.values())
 
     def write(self, mapping: dict[Any, Any]) -> None:
-        """Write what differs from what was read."""
+        """Write the entries that differ from those read."""
         if self.is_cleared:
             self._entries.clear()
             self.seen.clear()
         for key, value in dict.items(mapping):
             try:
                 entry = dump((key, value))
-            except Exception as error:  # whatever __reduce__ raises
+            except Exception as error:  # __reduce__ may raise anything
                 what = f"{self.name}[{key!r}] ({type(value).__name__})"
                 raise ComponentError(
                     f"{what} cannot be kept between batches: {error}",
@@ -202,7 +201,7 @@ class Stored:
 if TYPE_CHECKING:
     _Dict = dict[Any, Any]
 else:
-    _Dict = object  # the class made below has the type of the bolt's own dict as its second base
+    _Dict = object  # _keyed_type adds the type of the bolt's own dict as the second base
 
 
 class Keyed(_Dict):
@@ -243,7 +242,7 @@ class Keyed(_Dict):
         self._gone(key)
 
     def _gone(self, key: Any) -> None:
-        # One that was set before it was looked up may be in the state.
+        # A key that was set without a lookup may be in the state.
         if not self._stored.whole:
             self._stored.seen.setdefault(key, b"")
 
@@ -275,7 +274,7 @@ class Keyed(_Dict):
         self._stored.whole = self._stored.is_cleared = True
 
     def copy(self) -> Any:
-        """Return a plain copy, of all keys."""
+        """Return a plain copy with all keys."""
         plain = copy.copy(self._stored.empty)
         dict.update(plain, self.items())
         return plain
@@ -341,14 +340,14 @@ def _keyed_type(kind: type[dict[Any, Any]]) -> Any:
 
 
 def keep_by_key(name: str, instance: Any, attribute: str, entries: Entries, *, is_new: bool) -> Stored:
-    """Put a dict that reads and writes Spark's state in the place of an initialized bolt's.
+    """Replace an initialized bolt's dict by one that reads and writes Spark's state.
 
     Args:
         name: the bolt's.
         instance: the bolt.
         attribute: the one that ``stateful_keys`` names.
         entries: the state.
-        is_new: whether the task has no state yet; then what ``initialize`` has put in is its first.
+        is_new: whether the task has no state yet; if so, it starts with the entries that ``initialize`` has made.
 
     Raises:
         ComponentError: the bolt has no dict of that name.
@@ -375,10 +374,10 @@ def keep_by_key(name: str, instance: Any, attribute: str, entries: Entries, *, i
 
 
 def write_keys(instance: Any, attribute: str, stored: Stored) -> None:
-    """Write what a batch has changed. If a bolt has replaced its dict by another one, that is the whole state.
+    """Write the changes of a batch. If the bolt has replaced its dict, the new one becomes the whole state.
 
     Raises:
-        ComponentError: a key or a value that cannot be kept.
+        ComponentError: a key or value cannot be stored.
     """
     mapping = vars(instance).get(attribute, {})
     if stored.error is not None:

@@ -1,10 +1,11 @@
-"""Whose checkpoint a directory is: a file of ours beside Spark's.
+"""Bind a checkpoint to its topology, by a file of ours beside Spark's.
 
-Spark's state belongs to operators by their place in the plan. Another topology's checkpoint, or this one's before its
-stateful bolts were changed, would be read as if it were right. So what it was made for is written down, and compared.
+Spark assigns state to operators by their position in the plan. It would accept the checkpoint of another topology, or
+of this one before its stateful bolts were changed. So the relevant parts of the topology are recorded and compared.
 
-What a batch is committed without is a pickle, of a few types that hold values only: no other is loaded, so nothing that
-is written there by others is run. That cannot be promised of Spark's state, in which bolts keep what they like.
+The records that a batch is committed without are stored as a pickle of a few types that only hold values; loading it
+accepts no other types, so a forged file cannot run code. Spark's state, in which bolts keep arbitrary objects, has no
+such protection.
 """
 
 from __future__ import annotations
@@ -43,7 +44,11 @@ log = logging.getLogger("downspout.spark")
 
 
 def claim(directory: Path, plan: StagePlan) -> str:
-    """Return the name of the query whose checkpoint this is; a new directory becomes this topology's."""
+    """Return the name of the checkpoint's query; a new directory is claimed for this topology.
+
+    Raises:
+        ConfigError: it belongs to another topology, is not a checkpoint, or cannot be written.
+    """
     wanted = {
         "format": FORMAT,
         "topology": plan.graph.name,
@@ -78,9 +83,9 @@ def claim(directory: Path, plan: StagePlan) -> str:
 
 
 def remember(directory: Path, number: int, exhausted: Mapping[RecordPlace, ExhaustedRecord]) -> None:
-    """Write down which records a batch is committed without; durable when this returns."""
-    # Were it not known after a crash between two sinks, a record that fails no more would be in the state and in one
-    # sink, and not in the other, which has its entry.
+    """Record, durably, which records a batch is committed without."""
+    # Otherwise, after a crash between two sinks' commits, a record that no longer fails would be in the state and in
+    # one sink, but not in the other, which has its entry.
     draft = directory / (EXHAUSTED_FILE + ".tmp")
     with draft.open("wb") as file:
         pickle.dump((number, dict(exhausted)), file)
@@ -91,7 +96,11 @@ def remember(directory: Path, number: int, exhausted: Mapping[RecordPlace, Exhau
 
 
 def recall(directory: Path) -> tuple[int, dict[RecordPlace, ExhaustedRecord]]:
-    """Return what was last written down: the batch, and its records; -1 if nothing was."""
+    """Return the batch and records of the last :func:`remember`; -1 if there was none.
+
+    Raises:
+        ConfigError: the file is damaged or forged.
+    """
     path = directory / EXHAUSTED_FILE
     try:
         number, exhausted = _Unpickler(io.BytesIO(path.read_bytes())).load()
@@ -100,7 +109,7 @@ def recall(directory: Path) -> tuple[int, dict[RecordPlace, ExhaustedRecord]]:
         why = "it holds something else"
     except FileNotFoundError:
         return -1, {}
-    except Exception as error:  # whatever a pickle that is torn or forged raises
+    except Exception as error:  # a torn or forged pickle may raise anything
         why = f"{type(error).__name__}: {error}"
     raise ConfigError(
         f"{path} was not written by Downspout: {why}",
@@ -110,14 +119,14 @@ def recall(directory: Path) -> tuple[int, dict[RecordPlace, ExhaustedRecord]]:
 
 class _Unpickler(pickle.Unpickler):
     def find_class(self, module: str, name: str) -> Any:
-        """Return one of our own types; nothing else is imported, let alone called."""
+        """Return one of our own types; nothing else is imported or called."""
         if (found := _TYPES.get((module, name))) is None:
             raise pickle.UnpicklingError(f"{module}.{name} has no place in it")
         return found
 
 
 def _warn_of_others(directory: Path) -> None:
-    """Warn of a checkpoint in which others may write: the state in it is unpickled, which may run anything."""
+    """Warn if others may write to the checkpoint: its state is unpickled, which may run any code."""
     if not directory.is_dir():
         return
     found = directory.stat()
@@ -134,7 +143,7 @@ def _warn_of_others(directory: Path) -> None:
 
 
 def _is_own(group: int, user: int) -> bool:
-    """Return whether a group is a user's private one, as many systems give each: of its name, and of no other user."""
+    """Return whether a group is a user's private one: it has the user's name and no other members."""
     try:
         found, name = grp.getgrgid(group), pwd.getpwuid(user).pw_name
     except KeyError:

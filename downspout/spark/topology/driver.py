@@ -1,4 +1,4 @@
-"""Running a topology on Spark: settings, checkpoint, session; the query itself is in ``query.py``."""
+"""Run a topology on Spark: settings, checkpoint, session. The query itself is in ``query.py``."""
 
 from __future__ import annotations
 
@@ -37,31 +37,31 @@ COMPACT_EVERY = "parquet.compact_every_s"
 
 
 def default_checkpoint(name: str) -> Path:
-    """Return where a topology's checkpoint is, if nothing else is said."""
+    """Return the default checkpoint of a topology."""
     return folders.home() / "spark" / re.sub(r"[^A-Za-z0-9_.-]", "_", name)
 
 
 def run(
     target: str | Graph,  # a file, ``module:Class``, or a graph
     *,
-    topology: str | None = None,  # which class, where the file holds several
-    spark: SparkSession | None = None,  # the session to use; not given: the one that runs, else one of this machine
-    master: str | None = None,  # of a session that is made here, ``local[2]``
+    topology: str | None = None,  # the class, if the file has several
+    spark: SparkSession | None = None,  # default: the active session, or a new one on this machine
+    master: str | None = None,  # of a new session, such as ``local[2]``
     overrides: Sequence[str] = (),  # ``--set`` options, ``[COMPONENT:]KEY=VALUE``
-    options: Mapping[str, Any] | None = None,  # settings as strong as ``overrides``, such as ``{"run.until": "end"}``
-    # the query's directory; all executors must reach it. Not given: :func:`default_checkpoint`.
+    options: Mapping[str, Any] | None = None,  # with the precedence of ``overrides``, such as ``{"run.until": "end"}``
+    # the query's directory; all executors must reach it. Default: :func:`default_checkpoint`.
     checkpoint: Path | None = None,
     trigger_s: float = 0.0,  # seconds from one batch's start to the next; 0: at once
-    records_per_batch: int = RECORDS_PER_BATCH,  # the most offsets of a batch
-    on_batch: Callable[[CommittedBatch], None] | None = None,  # called with each batch that is committed
-    report: Callable[[str], None] | None = None,  # called with what a user should know meanwhile, a sentence at a time
+    records_per_batch: int = RECORDS_PER_BATCH,  # maximum number of offsets
+    on_batch: Callable[[CommittedBatch], None] | None = None,  # called with each committed batch
+    report: Callable[[str], None] | None = None,  # called with sentences for the user
     watching: Callable[[QuerySnapshots], None] | None = None,  # called before the query starts
 ) -> SparkRun:
     """Run a topology on Spark until it ends, is stopped, or fails.
 
     Raises:
-        DownspoutError: the topology or a setting is wrong, something cannot run on Spark, or the query failed. Nothing
-            of the batch that failed is in sight.
+        DownspoutError: the topology or a setting is wrong, Spark cannot run it, or the query failed. Nothing of the
+            failed batch is published.
     """
     graph = target if isinstance(target, Graph) else load(target, topology)
     where = Path(local_path(checkpoint or default_checkpoint(graph.name), f"checkpoint = {checkpoint}")).absolute()
@@ -87,18 +87,18 @@ def run(
             watching(query.watched())
         try:
             with explained(), _session(graph.name, spark, master, report) as session:
-                signals.arm()  # PySpark has set its own
+                signals.arm()  # PySpark has set its own handler
                 return query.run(session, trigger_s)
         except (Exception, KeyboardInterrupt) as error:
-            # A signal to the whole process group ends the JVM, whatever it was asked just then. A second one interrupts
-            # wherever nothing looks at signals: the exit code is that of the signal all the same.
+            # A signal to the whole process group also ends the JVM, so any call may fail. A second one interrupts code
+            # that does not poll for signals. The exit code is the signal's in both cases.
             if not signals.received or error is query.error:
                 raise
             return query.sum_up("aborted")
 
 
 def without_effect(settings: Settings) -> list[str]:
-    """Return the settings that were given, and have no effect here."""
+    """Return the given settings that have no effect on Spark."""
     local = ("run.drain_s", "run.member", "run.otel", "run.workers")
     given = [key for key in local if settings.run.sources.get(key) == "command line"]
     batches = {
@@ -117,14 +117,14 @@ def _fix_directories(graph: Graph, confs: Mapping[str, dict[str, Any]]) -> None:
     for component in graph.components.values():
         conf = confs[component.name]
         if is_sink(component) and isinstance(given := conf.get("parquet.directory"), str):
-            conf["parquet.directory"] = str(directory_of(given, conf).absolute())  # an object store's URL is so
+            conf["parquet.directory"] = str(directory_of(given, conf).absolute())  # an object store's URL already is
         if isinstance(url := conf.get("sql.database"), str):
             conf["sql.database"] = of_project_url(url, "sql.database", conf)
 
 
 @contextlib.contextmanager
 def _claimed(directory: Path, made: StagePlan) -> Iterator[str]:
-    """Hold the checkpoint; two queries on one would destroy it."""
+    """Claim and lock the checkpoint; two concurrent queries would destroy it."""
     query = claim(directory, made)
     lock = FileLock(directory / "_downspout.lock")
     if not lock.acquire():
@@ -139,7 +139,7 @@ def _claimed(directory: Path, made: StagePlan) -> Iterator[str]:
 def _session(
     name: str, given: SparkSession | None, master: str | None, report: Callable[[str], None]
 ) -> Iterator[SparkSession]:
-    """Give the session: the user's, the one that runs, or one of this machine."""
+    """Yield the session: the given one, the active one, or a new one on this machine."""
     if given is not None:
         yield given
         return

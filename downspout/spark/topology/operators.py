@@ -1,4 +1,4 @@
-"""The stages as Spark's operators: stage 0 as the function of a ``mapInArrow``, the others as stateful processors."""
+"""The stages as Spark's operators: stage 0 as a function for ``mapInArrow``, the others as stateful processors."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ class StageRun:
     ) -> None:
         self._stage, self._input, self._output, self._metrics = stage, task_input, output, metrics
         graph = _graph_of(plan.graph, stage, stateful)
-        # No limit on what is in flight: a sink holds its tuples until a flush, and waiting for time to pass helps none.
+        # No limit on tuples in flight: a sink holds them until a flush, and waiting would not free any.
         no_limits = {"topology.max.spout.pending": None, "topology.enable.message.timeouts": False}
         confs = {name: {**plan.confs.get(name, {}), **no_limits} for name in graph.components}
         originals = whole_topology(plan)
@@ -96,7 +96,7 @@ class StageRun:
         for task in self.engine.tasks:
             if stateful is not None and task.name == stateful.name:
                 task.index = stateful.number
-            # Components see the context that they would have on the other engines: all tasks of the topology.
+            # Components see the context of the other engines, with all tasks of the topology.
             if (original := originals.get((task.name, task.index))) is not None:
                 task.context = original.context
 
@@ -104,7 +104,7 @@ class StageRun:
         instance = task.instance
         if isinstance(instance, InputSpout):
             instance.task_input, instance.task = self._input, task
-            task.forest.replays = self._stage.level == 0  # behind it, the whole batch is computed again
+            task.forest.replays = self._stage.level == 0  # in later stages, the whole batch is computed again
         elif task.name in self._stage.entries:
             separate(instance)
         elif isinstance(instance, OutputBolt):
@@ -113,7 +113,7 @@ class StageRun:
             instance.writer_class = StagingWriter
 
     def rows(self) -> Iterator[Row]:
-        """Run until everything that came in is done or exhausted; yield what leaves."""
+        """Run until all input is done or exhausted; yield the stage's rows."""
         try:
             with calm_gc(), self.engine.open():
                 self.begin()
@@ -121,26 +121,26 @@ class StageRun:
                     while not self._input.idle:
                         self.engine.round()
                         yield from self._output.take()
-                    self.finish()  # a flush may fail records, which are tried again then
+                    self.finish()  # a flush may fail records, which are then retried
                     if self._input.idle:
                         break
                 self.end()
                 self._note_what_is_staged()
         except DownspoutError as error:
-            # An error that is the topology's becomes a row: the driver raises it, without Spark's pages around it.
+            # An error of the topology becomes a row, which the driver raises without Spark's pages around it.
             self._output.put(ERROR, "", (type(error).__name__, error.message, error.cure))
             self._note_what_is_staged()  # for the driver to delete
         yield from self._output.take(whole=True)
 
     def begin(self) -> None:
-        """All components are there."""
+        """Called once all components are created."""
 
     def finish(self) -> None:
-        """All that came in has been emitted."""
+        """Called once all input has been emitted."""
         self.engine.finish_batch()
 
     def end(self) -> None:
-        """The run is over; say what was done."""
+        """Put the metrics at the end of the run."""
         metrics, names = self._metrics, {*self._stage.inside, *self._stage.entries}
         counts = counts_of(self.engine.graph, self.engine.tasks)
         metrics.counts = {name: counts[name] for name in counts if name in names}
@@ -156,7 +156,7 @@ class StageRun:
 
 
 def _graph_of(graph: Graph, stage: Stage, stateful: StatefulTask | None) -> Graph:
-    """Return the part of the graph that runs in one task."""
+    """Return the subgraph that runs in one task."""
     keep = {name: replace(graph.components[name], par=1) for name in stage.inside}
     emitters = {*stage.inside, *stage.entries}
     for name in stage.exits:
@@ -176,7 +176,7 @@ def _graph_of(graph: Graph, stage: Stage, stateful: StatefulTask | None) -> Grap
 
 
 def whole_topology(plan: StagePlan) -> dict[tuple[str, int], Task]:
-    """Return the tasks of the whole topology by component and index, as the other engines have them; none is built."""
+    """Return the tasks of the whole topology by component and index, as on the other engines; none is built."""
     tasks = build_tasks(plan.graph, plan.confs, Runtime(), random.Random(0), ackers=1)
     return {(task.name, task.index): task for task in tasks}
 
@@ -185,7 +185,7 @@ def whole_topology(plan: StagePlan) -> dict[tuple[str, int], Task]:
 
 
 class PickledPlan:
-    """A plan on its way to an executor. Raises TopologyError: a component's class cannot be found by its name."""
+    """A pickled plan for executors. Raises TopologyError: a component's class cannot be imported by name."""
 
     def __init__(self, plan: StagePlan, path: Sequence[str], modules: Sequence[str]) -> None:
         for component in plan.graph.components.values():
@@ -199,8 +199,7 @@ class PickledPlan:
 
     def load(self) -> StagePlan:
         """Return the plan, on an executor."""
-        # Unpickling imports the user's modules, so they must be found first: where they are on the driver, but behind
-        # what the executor has itself.
+        # Unpickling imports the user's modules, so the driver's path is added, after the executor's own.
         sys.path += [place for place in self._path if place not in sys.path]
         for module in self._modules:
             importlib.import_module(module)
@@ -209,7 +208,7 @@ class PickledPlan:
 
 
 class FirstStage:
-    """Stage 0: from the source's columns to rows, without the records that a later stage has exhausted (``skip``)."""
+    """Stage 0: turns the source's columns into rows, without records exhausted by later stages (``skip``)."""
 
     def __init__(
         self, pickled: PickledPlan, skip: Collection[RecordPlace] = (), chunk_limits: ChunkLimits | None = None
@@ -217,7 +216,7 @@ class FirstStage:
         self._pickled, self._skip, self._chunk_limits = pickled, tuple(skip), dict(chunk_limits or {})
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Run the stage over the records of one task; or, where it has the end marker, tell later stages to tick."""
+        """Run the stage over the records of one task; for the end marker, make later stages tick instead."""
         first = next((batch for batch in batches if batch.num_rows), None)
         if first is None:
             return
@@ -233,17 +232,17 @@ class FirstStage:
 
 
 def last_ticks(plan: StagePlan) -> list[Row]:
-    """Return what makes each task of each stateful bolt tick that wants ticks, after all tuples of its batch."""
+    """Return rows that make each task of each stateful bolt with ticks tick after all tuples of its batch."""
     ticking = [(name, par) for name, par in plan.stateful.items() if plan.tick_s(name)]
     return [Row.of(TICK, name, None, index) for name, par in ticking for index in range(par)]
 
 
 class TaskState(NamedTuple):
-    """What is kept of a stateful bolt's task between two batches."""
+    """The stored state of a stateful bolt's task between two batches."""
 
     next_id: int = 1  # of the next tuple
     held: Mapping[str, tuple[RecordPlace | ChunkPlace, ...]] = {}
-    """what the bolt has neither acked nor failed, and the records behind that"""
+    """ids of tuples that the bolt has neither acked nor failed, with the records they came from"""
     attributes: bytes | None = None
 
 
@@ -267,7 +266,7 @@ class _StatefulRun(StageRun):
         output = StageOutput()
         self._tuples = TupleInput(items, output, skip)
         super().__init__(plan, plan.stages[level], self._tuples, output, StageMetrics(), task)
-        # Ids go on where the last batch ended: the bolt may still hold tuples of it.
+        # Ids continue from the last batch, of which the bolt may still hold tuples.
         self.engine.world.next_id = map(str, itertools.count(self._before.next_id)).__next__
         self._bolt = next(bolt for bolt in self.engine.bolts if bolt.name == task.name)
         self._tuples.bolt, self._tuples.spout = self._bolt, self.engine.spouts[0]
@@ -275,7 +274,7 @@ class _StatefulRun(StageRun):
         self.new_state = state
 
     def begin(self) -> None:
-        """Give the bolt its state."""
+        """Restore the bolt's state."""
         self._fresh = attributes(self._bolt.instance)
         if self._before.attributes is not None:
             restore(self._bolt.instance, self._before.attributes)
@@ -286,7 +285,7 @@ class _StatefulRun(StageRun):
         self._tuples.restore(self._before.held)
 
     def finish(self) -> None:
-        """Process batches, tick if it is time, and let the bolts behind finish."""
+        """Process batches, tick if due, and let the downstream bolts finish."""
         bolt = self._bolt
         self.engine.work()
         if bolt.is_batching:
@@ -297,11 +296,12 @@ class _StatefulRun(StageRun):
         self.engine.finish_batch(keep=[bolt])
 
     def end(self) -> None:
-        """Keep the state; what the bolt holds on to is in it, so its records are done. A batch that failed has none."""
+        """Save the state unless the batch failed. Tuples that the bolt still holds are in it, so their records are
+        done."""
         tuples = self._tuples
         if self._bolt.restarts and all(failure.kind == "timeout" for failure in tuples.failures):
-            # A bolt that was restarted has lost its state. It raised on no tuple, so nothing has failed the batch yet:
-            # it was in a tick, or between batches.
+            # A restarted bolt has lost its state. It raised outside of a tuple (in a tick, or between batches), so
+            # nothing has failed the batch yet.
             why = self.engine.world.errors.summary()
             tuples.fail((), Failure("exception", self._bolt.name, error=why[-1] if why else ""))
         if not tuples.failures:
@@ -317,7 +317,7 @@ class _StatefulRun(StageRun):
 
 
 class StatefulStage(StatefulProcessor):
-    """A later stage: one state key for each task of its stateful bolts. Other rows pass through."""
+    """A later stage, with one state key per task of its stateful bolts. Other rows pass through."""
 
     def __init__(self, pickled: PickledPlan, level: int, skip: Collection[RecordPlace] = ()) -> None:
         self._pickled, self._level, self._skip = pickled, level, tuple(skip)
@@ -351,7 +351,7 @@ class StatefulStage(StatefulProcessor):
         yield self._run(StatefulTask(name, int(index)), items, timerValues, ticks=is_last, expired=False)
 
     def _held(self, name: str, index: int, items: list[ShuffledTuple]) -> Row:
-        """Return what a task of a state holds of the batch, or why it cannot be added up."""
+        """Return a row with the values that a state's task holds of the batch, or with the error."""
         try:
             return Row.of(STATE, name, held_of(self._plan.graph, self._plan.confs[name], name, items), index)
         except DownspoutError as error:
@@ -367,7 +367,7 @@ class StatefulStage(StatefulProcessor):
     def _run(
         self, task: StatefulTask, items: list[ShuffledTuple], timers: Any, *, ticks: bool, expired: bool
     ) -> pd.DataFrame:
-        """Run the bolt over tuples, then tick if it is to. Where its timer has expired, or is missing, set another."""
+        """Run the bolt over tuples, then tick on request; set a new timer if the last one expired or none exists."""
         held = self._state.get()
         period_s = self._plan.tick_s(task.name)
         state = bytes(held[0]) if held is not None else None
@@ -381,4 +381,4 @@ class StatefulStage(StatefulProcessor):
         return to_batch(rows).to_pandas()
 
     def close(self) -> None:
-        """Nothing is open."""
+        """Do nothing."""
