@@ -1,4 +1,4 @@
-"""The streaming query of a topology: what it is made of, how it is started, and how it ends."""
+"""The streaming query of a topology: its plan, its start and its end."""
 
 from __future__ import annotations
 
@@ -36,32 +36,32 @@ if TYPE_CHECKING:
 
 ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
 ROCKSDB_SETTINGS = "spark.sql.streaming.stateStore.rocksdb"
-PARTITIONS_MAX = 64  # Spark's tasks for a stage of stateful bolts: one for each of Storm's, but not more than this
+PARTITIONS_MAX = 64  # Limit on Spark's tasks per stage of stateful bolts; below it, one per Storm task
 LOOK_S = 0.2
 STOPPING = "Spark to stop"
-FINISH_S = 10.0  # How long a batch may take to finish once Spark has ended by a signal
-TICK_S = 1.0  # The shortest time from batch to batch where there are ticks, whose shortest period that is
+FINISH_S = 10.0  # How long a batch may take to finish after a signal has ended Spark
+TICK_S = 1.0  # Shortest interval between batches if bolts tick; it is also the shortest tick period
 END_MARKER = "endMarker"  # The source's option that makes all bolts tick at the end of a bounded run
 OPERATORS = "downspout.spark.topology.operators"
 COLUMNS = ("key", "value", "topic", "partition", "offset", "timestamp", "headers", "unreadable", "topicId")
 NO_NULL_HEADERS = "coalesce(headers, array())"
-"""Empty instead of null. After each row Spark 4.1 and later ask how large the Arrow batch for Python is by now, and for
-that a list column goes through all nulls at its end: without headers, 10,000 rows cost 50 million steps, and a query
-spent nine tenths of the JVM's time on it."""
+"""Empty instead of null. After each row Spark 4.1 and later compute the size of the Arrow batch for Python; for a list
+column that iterates over all trailing nulls. Without headers, 10,000 rows cost 50 million steps, nine tenths of a
+query's JVM time."""
 
 
 @dataclass(frozen=True)
 class SparkRun:
-    """What came of a run."""
+    """The results of a run."""
 
-    result: RunResult  # metrics, as of the other engines
-    checkpoint: Path  # where the query's progress is
-    batches: int  # how many were committed
-    computed_again: int  # batches that were computed again because a tuple failed
+    result: RunResult  # metrics, as for the other engines
+    checkpoint: Path  # with the query's progress
+    batches: int  # committed ones
+    computed_again: int  # recomputations because a tuple failed
 
 
 def _modules(plan: StagePlan) -> list[str]:
-    """Return the modules that executors must find: those of the components and of the spouts' translators."""
+    """Return the modules that executors must import: those of the components and of the spouts' translators."""
     found = {component.cls.__module__ for component in plan.graph.components.values()}
     for spout in plan.spouts:
         settings = parse_scope(plan.confs[spout], "kafka")
@@ -71,9 +71,9 @@ def _modules(plan: StagePlan) -> list[str]:
 
 @contextlib.contextmanager
 def _settings(session: SparkSession, values: Mapping[str, str]) -> Iterator[None]:
-    """Set what a query takes from its session when it starts, and put it back: the session may be the user's."""
-    # A session of our own would be cleaner. But where one session of a process has a source in Python, another that was
-    # made by ``newSession`` neither has it nor can have it registered (PySpark 4.2).
+    """Change settings that a starting query reads from its session, then restore them: it may be the user's session."""
+    # A separate session would be cleaner. But if one session of a process has a Python source, another one from
+    # ``newSession`` neither has it nor can register it (PySpark 4.2).
     before = {name: session.conf.get(name, None) for name in values}
     for name, value in values.items():
         session.conf.set(name, value)
@@ -113,8 +113,8 @@ class Query:
         self._signals, self._received = signals, signals.received
         self._report = report
         self._listeners: dict[tuple[str, str], ProgressCommits] = {}
-        self._outages = 0  # How often in a row the query had to be started again, for Kafka or for a Python worker
-        self._done_before = 0  # Batches that were done at the last outage
+        self._outages = 0  # Consecutive restarts of the query because of Kafka or a Python worker
+        self._done_before = 0  # Batches done before the last outage
         self._started = SYSTEM_CLOCK.monotonic()
 
     @property
@@ -122,7 +122,7 @@ class Query:
         return bool(self._values["run.until"] == "end")
 
     def watched(self) -> QuerySnapshots:
-        """Return where other threads may look at the query; called before it runs. Otherwise nothing is kept."""
+        """Start keeping snapshots of the query for other threads; called before it runs."""
         self._looks = QuerySnapshots(self._graph.name, self._batches, lambda: self.sum_up("running").result)
         return self._looks
 
@@ -133,11 +133,11 @@ class Query:
 
     @property
     def error(self) -> BaseException | None:
-        """What went wrong in a batch, and not in Spark."""
+        """The error that a batch raised, if any."""
         return self._batches.error
 
     def run(self, session: SparkSession, trigger_s: float) -> SparkRun:
-        """Start the query, wait for its end, and sum up."""
+        """Run the query to its end and return the results."""
         self._started = SYSTEM_CLOCK.monotonic()
         self._batches.open()
         register(session)
@@ -157,13 +157,13 @@ class Query:
 
     @contextlib.contextmanager
     def _awaiting(self, what: str) -> Iterator[None]:
-        """Report what the run waits for: every few seconds, and on a signal."""
+        """Report what the run waits for, periodically and on a signal."""
         self._signals.doing = lambda: what
         with waiting(f"waiting for {what}", self._report, REPORTED_EVERY_S):
             yield
 
     def _look_at_executors(self, session: SparkSession) -> None:
-        """Check that they have the topology's modules; again where a Python worker is late, or dies."""
+        """Check that executors have the topology's modules; retry if a Python worker is late or dies."""
         while not self._received:
             try:
                 with self._awaiting("a Python worker to import the topology"):
@@ -177,7 +177,7 @@ class Query:
         self._outages = 0
 
     def _pause(self, why: str) -> None:
-        """Wait before another try, and report it; a signal ends the wait."""
+        """Report and wait before another attempt; a signal ends the wait."""
         wait_s = pause_s(self._outages)
         self._report(f"{why} in {wait_s:.0f} s")
         until = SYSTEM_CLOCK.monotonic() + wait_s
@@ -185,9 +185,9 @@ class Query:
             SYSTEM_CLOCK.sleep(LOOK_S)
 
     def _until_it_ends(self, session: SparkSession, options: dict[str, dict[str, str]], trigger_s: float) -> str:
-        """Run the query to its end and return why it came; a bounded run ends with a tick."""
-        # With one spout the tick is in the batch of the last records. Of several, each comes to its end in another
-        # batch; so the query is started once more: no records are left then, and the markers of all are in one batch.
+        """Run the query to its end and return the reason; a bounded run ends with a tick."""
+        # With one spout, the batch of the last records contains the tick. Several spouts reach their ends in different
+        # batches; so the query is started again, without records left, to have all end markers in one batch.
         passes, reason = [True] if len(options) == 1 else [False, True], "end"
         for is_last in passes if self._bounded and self._plan.ticks else [False]:
             for given in options.values():
@@ -200,7 +200,7 @@ class Query:
         return reason
 
     def _attempt(self, session: SparkSession, options: Mapping[str, Mapping[str, str]], trigger_s: float) -> str | None:
-        """Start the query and wait for its end; return why that came, None if it must be started again."""
+        """Start the query and wait for its end; return the reason, or None if it must be restarted."""
         try:
             query = self._start(session, options, trigger_s)
         except Exception as error:  # planning starts Python processes too
@@ -210,7 +210,7 @@ class Query:
         return self._wait(query)
 
     def _stop_at_offsets(self, options: dict[str, dict[str, str]]) -> None:
-        """End at what is there now, also if the query is started again."""
+        """Stop at the current ends of the logs, also after a restart of the query."""
         for name, given in options.items():
             ends = ends_now(self._confs[name], self._groups[name])
             named = from_json(json.loads(given.get("stoppingOffsets", "{}")))
@@ -219,7 +219,7 @@ class Query:
             )
 
     def _stages(self, session: SparkSession, options: Mapping[str, Mapping[str, str]]) -> DataFrame:
-        """Return the whole plan: sources, stage 0, and the stages behind it."""
+        """Return the whole plan: sources, stage 0 and the later stages."""
         from pyspark.sql import functions as F
 
         pickled = PickledPlan(self._plan, self._path, self._modules)
@@ -251,7 +251,7 @@ class Query:
         if self._bounded:
             writer = writer.trigger(availableNow=True)
         else:
-            # With timers there is always another batch, without input too: not one after the other without a pause.
+            # With timers, Spark also runs batches without input; this limits their rate.
             least = TICK_S if self._plan.ticks else 0.0
             writer = writer.trigger(processingTime=f"{max(trigger_s, least)} seconds")
         tasks = max(1, min(sum(self._plan.stateful.values()), PARTITIONS_MAX))
@@ -259,17 +259,17 @@ class Query:
             "spark.sql.shuffle.partitions": str(tasks),
             "spark.sql.streaming.stateStore.providerClass": ROCKSDB,
             **self._checkpointing(),
-            # With timers there would be batches without input for ever, and no end.
+            # With timers, batches without input would prevent a bounded run from ending.
             "spark.sql.streaming.noDataMicroBatches.enabled": str(not self._bounded).lower(),
         }
         with _settings(session, wanted), self._awaiting("the query to start"):
             return writer.start()
 
     def _checkpointing(self) -> dict[str, str]:
-        """Return how Spark keeps state in the checkpoint: whole after each batch or, where there are keys, by changes.
+        """Return how Spark stores state: whole after each batch or, for states by key, as changes.
 
-        With change logs, a snapshot of a batch's first computation may outlive the second one. Files that are named
-        after the computation (format 2) cannot; but they would be another format for checkpoints that are there.
+        With change logs, a snapshot of a batch's first computation may survive the second one, unless files are named
+        after the computation (format 2). Format 1 remains for all other states, as existing checkpoints have it.
         """
         by_key = bool(self._plan.stateful_keys)
         return {
@@ -279,7 +279,7 @@ class Query:
 
     @contextlib.contextmanager
     def _commits(self, session: SparkSession, options: Mapping[str, Mapping[str, str]]) -> Iterator[None]:
-        """Commit finished batches for lag tools, to a group of their own: the spout's group is the other engines'."""
+        """Commit finished batches for lag tools, to a separate group: the other engines use the spout's group."""
         listeners = self._listeners
         for name, group in self._groups.items():
             given = {key: value for key, value in options[name].items() if key.startswith("kafka.")}
@@ -294,13 +294,13 @@ class Query:
                 listener.close()
 
     def _wait(self, query: StreamingQuery) -> str | None:
-        """Wait for the end of the query and return why it came; None if it must be started again."""
+        """Wait for the end of the query; return the reason, or None if it must be restarted."""
         for_s, batches, silence = self._values["run.for_s"], self._batches, Silence(self._batches, self._report)
 
         def doing() -> str:
             try:
                 return str(query.status["message"])
-            except Exception:  # the JVM may be gone; what comes of that is awaitTermination's to say
+            except Exception:  # the JVM may be gone; awaitTermination reports it
                 return "no answer"
 
         reason = "end"
@@ -317,7 +317,7 @@ class Query:
                 if batches.stopping and (not batches.busy or len(self._received) > 1):
                     break
                 silence.look(doing)
-        except Exception as error:  # StreamingQueryException, which PySpark makes of whatever went wrong
+        except Exception as error:  # StreamingQueryException, PySpark's wrapper for every failure
             if self._received:  # the JVM may have died of the same signal
                 batches.stopping = True
                 self._let_finish()
@@ -328,30 +328,30 @@ class Query:
                 raise self._explain(error) from error
         finally:
             signals.watched, signals.doing = False, lambda: STOPPING
-            with contextlib.suppress(Exception):  # the JVM may be gone, by the same signal
+            with contextlib.suppress(Exception):  # the same signal may have ended the JVM
                 query.stop()
                 self._notify_listeners(query)
         return "aborted" if len(self._received) > 1 else reason
 
     def _let_finish(self) -> None:
-        """Let a batch that is under way finish without Spark: its rows may be here, and on their way into the sinks."""
+        """Let the current batch finish without Spark: its rows may be here already and being committed."""
         until = SYSTEM_CLOCK.monotonic() + FINISH_S
         while self._batches.busy and len(self._received) < 2 and SYSTEM_CLOCK.monotonic() < until:
             SYSTEM_CLOCK.sleep(LOOK_S)
 
     def _begins_again(self, query: StreamingQuery | None, error: Exception) -> bool:
-        """Return whether the query that ended by this error is to be started again, once it is time for that.
+        """Return whether to restart the query after this error, after the pause before a restart.
 
         Raises:
-            PassingError: it has been, too often.
+            PassingError: it was restarted too often in a row.
         """
         if isinstance(self._batches.error, RecomputeError):
             self._batches.error = None
             return True
         cause, done = self._explain(error), self._batches.totals.batches
         self._outages, self._done_before = (1 if done > self._done_before else self._outages + 1), done
-        # Without Kafka a query ends, and the other engines wait. So does this one, after it has seen Kafka once: before
-        # that, an address may be wrong.
+        # Without Kafka a query ends, while the other engines wait. To wait as well, the query is restarted, if it has
+        # reached Kafka before; otherwise the address may be wrong.
         has_run = done or (query is not None and query.lastProgress)
         if isinstance(cause, BrokerError) and not isinstance(cause, UnreadableError) and has_run:
             what = cause.message
@@ -366,24 +366,24 @@ class Query:
         return True
 
     def _beginning(self) -> str:
-        """Return where the query begins, in words."""
+        """Describe where the query begins."""
         if done := batch_numbers(self._checkpoint / "commits"):
             return f"Spark is running; the query continues after batch {max(done)} of {self._checkpoint}"
         return f"Spark is running; the query starts where kafka.start says, with checkpoint {self._checkpoint}"
 
     def _notify_listeners(self, query: StreamingQuery) -> None:
-        """Pass the last batch on: Spark's own message may still be on its way, and nothing will wait for it."""
+        """Pass on the last batch, as nothing waits for Spark's own report, which may be delayed."""
         if (progress := query.lastProgress) is not None:
             for listener in self._listeners.values():
                 listener.finished(str(query.id), json.loads(progress.json))
 
     def _explain(self, error: Exception) -> Exception:
-        """Return the error behind Spark's: ours as it was, on the driver or on an executor."""
+        """Return the cause of Spark's error: our own error, raised on the driver or an executor, if any."""
         cause = error if self._batches.error is None else self._batches.error
         return explain(cause) or error
 
     def sum_up(self, reason: str) -> SparkRun:
-        """Return what came of the run so far."""
+        """Return the results of the run so far."""
         totals = self._batches.totals
         reports = {name: dict(report) for name, report in totals.reports.items()}
         for spout, count in totals.dead_lettered.items():
@@ -412,13 +412,13 @@ class Query:
 
 REPORTED_EVERY_S = 10.0  # How often a wait is reported
 IDLE_S_MAX = 300.0
-"""Where there is nothing new to do, that is reported after 10 s, then after twice as long, and so on up to this."""
+"""Idleness is reported after 10 s, then at doubling intervals, which grow by at most this."""
 IDLE = "Waiting for "
-"""How Spark's status of a query begins that has nothing to do: for data to arrive, or for its next trigger."""
+"""The beginning of Spark's status of an idle query, which waits for data or its next trigger."""
 
 
 class Silence:
-    """Reports where nothing was reported for some time."""
+    """Reports progress, or the lack of it, if no batch was committed for some time."""
 
     def __init__(self, batches: BatchCommitter, report: Callable[[str], None], clock: Clock = SYSTEM_CLOCK) -> None:
         self._batches, self._report, self._clock = batches, report, clock
@@ -427,7 +427,7 @@ class Silence:
         self._done = batches.totals.batches
 
     def look(self, doing: Callable[[], str]) -> None:
-        """Report, if it is time; ``doing`` is asked only then: what Spark says that the query does."""
+        """Report if due; ``doing`` returns Spark's status of the query and is only called then."""
         now, done = self._clock.monotonic(), self._batches.totals.batches
         if done != self._done:
             self._done, self._since, self._reported, self._idle_s = done, now, now, REPORTED_EVERY_S
@@ -446,25 +446,25 @@ class Silence:
 
 # --- snapshots for the page ---
 
-RECENT = 100  # Batches that are kept to be shown
+RECENT = 100  # Batches kept for the page
 
 Partitions = dict[str, dict[str, dict[str, int | None]]]  # figures by spout and partition
 
 
 @dataclass(frozen=True)
 class QuerySnapshot:
-    """A query as of one moment."""
+    """A query at one moment."""
 
-    result: RunResult  # of the batches that are committed
-    batches: Sequence[CommittedBatch]  # the last of them, the latest first
+    result: RunResult  # of the committed batches
+    batches: Sequence[CommittedBatch]  # recent ones, the latest first
     computed_again: int
-    cores: int  # tasks that run at a time
+    cores: int  # number of concurrent tasks
     stopping: bool
-    partitions: Partitions  # offsets, as of the last batch that Spark has reported
+    partitions: Partitions  # offsets of the last batch that Spark has reported
 
 
 class QuerySnapshots:
-    """Keeps what there is to see of a query; ``sum_up`` is called where batches are added up, and nowhere else."""
+    """Snapshots of a query for other threads; ``sum_up`` is only called in the thread that adds batches up."""
 
     def __init__(self, name: str, batches: BatchCommitter, sum_up: Callable[[], RunResult]) -> None:
         self._name, self._batches, self._sum_up = name, batches, sum_up
@@ -476,7 +476,7 @@ class QuerySnapshots:
 
     @contextlib.contextmanager
     def listening(self, session: SparkSession) -> Iterator[None]:
-        """Hear of the query's progress; from now on there is something to see."""
+        """Follow the query's progress; :meth:`latest` returns snapshots from now on."""
         self._so_far, self._cores = self._sum_up(), session.sparkContext.defaultParallelism
         self._begun_s = SYSTEM_CLOCK.monotonic() - self._so_far.duration_s
         self._progress = LatestProgress(session, self._name)
@@ -486,12 +486,12 @@ class QuerySnapshots:
             self._progress.close()
 
     def note(self, batch: CommittedBatch) -> None:
-        """Take a batch, in the thread that adds batches up."""
+        """Record a batch, in the thread that adds batches up."""
         self._so_far = self._sum_up()
         self._recent.appendleft(batch)
 
     def latest(self) -> QuerySnapshot | None:
-        """Return where the query is; None before it has begun. For other threads."""
+        """Return a snapshot; None before the query has begun. Thread-safe."""
         if self._progress is None or self._so_far is None:
             return None
         result = replace(self._so_far, duration_s=SYSTEM_CLOCK.monotonic() - self._begun_s)
@@ -502,7 +502,7 @@ class QuerySnapshots:
 
 
 def partitions_of(progress: Mapping[str, Any], spout_of: Callable[[str], str]) -> Partitions:
-    """Return the offsets in a query's progress, as JSON has it; what a source does not report is None."""
+    """Return the offsets in a query's progress (parsed JSON); None for those that a source does not report."""
     found: Partitions = {}
     lags = lag_of(progress)
     for tp, end in sorted(ends_of(progress).items()):

@@ -1,14 +1,13 @@
-"""The input of stage 0: the records of a batch as tuples of their spouts, tried again until they succeed.
+"""The input of stage 0: the records of a batch as tuples of their spouts, retried until they succeed.
 
-It does in a task what KafkaSpout does on the other engines, without what Spark does itself: nothing is polled,
-assigned or committed here. A record that fails is tried again in the same task, after the spout's own back-off. One
-that is exhausted is handed to the driver, which writes its dead letter before the batch is committed. Where the spout
-emits chunks (``kafka.emit``), records go together as columns until one of them fails (:class:`TrackedRange`).
+In a Spark task it replaces KafkaSpout, except for polling, assignment and commits, which Spark does itself. A record
+that fails is retried in the same task after the spout's back-off. An exhausted record is passed to the driver, which
+writes its dead letter before the batch is committed.
 
-**Chunks.** What ``mapInArrow`` gives is some thousands of records of one partition as columns. They stay columns: a
-:class:`TrackedRange` of them is a chunk, made as KafkaSpout makes it. If it fails, its halves are tried again, until
-the culprit stands alone; that is a record like any other, with the attempts, retries and dead letter of record mode. As
-with the spout, an attempt of many records says nothing about any of them, and none is counted.
+**Chunks.** ``mapInArrow`` delivers some thousands of records of one partition as columns. If the spout emits chunks
+(``kafka.emit``), they stay columns: a :class:`TrackedRange` of them becomes a chunk as in KafkaSpout. If it fails, its
+halves are retried, until the bad record is alone; that is a record like any other, with the attempts, retries and dead
+letter of record mode. As with the spout, a failure of several records counts against none of them.
 """
 
 from __future__ import annotations
@@ -47,7 +46,7 @@ WAIT_S_MAX = 0.05
 
 
 class TrackedRecord(Root):
-    """A record and what became of it so far; translators and formats take it for the record."""
+    """A record with its attempts so far; translators and formats use it as the record."""
 
     __slots__ = (
         *("topic", "partition", "offset", "timestamp", "key", "value", "headers", "topic_id"),
@@ -68,12 +67,12 @@ class TrackedRecord(Root):
 
     @property
     def place(self) -> RecordPlace:
-        """Where the record is."""
+        """The record's coordinates."""
         return RecordPlace(self.topic, self.topic_id, self.partition, self.offset)
 
     @property
     def places(self) -> tuple[RecordPlace, ...]:
-        """Where the record is."""
+        """The record's coordinates."""
         return (self.place,)
 
     @property
@@ -108,7 +107,7 @@ class RecordInput(TaskInput):
 
     @property
     def idle(self) -> bool:  # type: ignore[override]
-        """Whether all records were emitted, and none waits for a retry."""
+        """Whether all records were emitted and none waits for a retry."""
         return not (self._more or self._rows or self._retries)
 
     def emit_next(self, stage_spout: InputSpout) -> None:
@@ -116,7 +115,7 @@ class RecordInput(TaskInput):
         if self._retries and self._try_again(stage_spout):
             return
         if self._rows is None and not self._load():
-            if self._retries:  # nothing else to do: wait for the back-off
+            if self._retries:  # only these are left: wait for the back-off
                 time.sleep(max(0.0, min(self._retries[0][0] - time.monotonic(), WAIT_S_MAX)))
             return
         if self._spout is None or self._spout.name != stage_spout.component_name or self._rows is None:
@@ -129,7 +128,7 @@ class RecordInput(TaskInput):
             self._emit(stage_spout, item)
 
     def _load(self) -> bool:
-        """Take the next rows; return whether there are any."""
+        """Load the next rows; return whether there are any."""
         while self._more:
             if (batch := next(self._batches, None)) is None:
                 self._more = False
@@ -164,7 +163,7 @@ class RecordInput(TaskInput):
     def _ranges(
         self, spout: SpoutSettings, topic_id: str, batch: pa.RecordBatch, broken: Mapping[int, Unreadable]
     ) -> Iterator[TrackedRecord | TrackedRange]:
-        """Yield what goes together, without the records to be skipped; what cannot be read goes alone."""
+        """Yield ranges of records without the skipped ones; each unreadable row separately."""
         offsets, mask = batch.column("offset").to_numpy(), np.ones(len(batch), dtype=bool)
         topic, partition = batch.column("topic")[0].as_py(), batch.column("partition")[0].as_py()
         for row in np.flatnonzero(np.isin(offsets, list(broken))) if broken else ():
@@ -205,7 +204,7 @@ class RecordInput(TaskInput):
             if item.unreadable is not None:
                 raise UnreadableBatchError(str(item.unreadable))
             made = make(item)
-        except USER_ERRORS as error:  # the next try would raise the same
+        except USER_ERRORS as error:  # a retry would raise the same
             item.failures += 1
             item.first_ms = _now_ms()
             self._exhaust(item, Failure("exception", component=spout.name, error=error_line(error)))
@@ -233,33 +232,33 @@ class RecordInput(TaskInput):
         return tried
 
     def done(self, root: TrackedRecord | TrackedRange) -> None:
-        """A tree of the record is complete; it may have several."""
+        """Process the completion of one of the record's trees."""
         root.left -= 1
         if not root.left:
             self._answered(root)
 
     def failed(self, root: TrackedRecord | TrackedRange, failure: Failure) -> None:
-        """A tree of the record failed."""
+        """Process the failure of one of the record's trees."""
         root.left -= 1
         root.failure = failure
         if not root.left:
             self._answered(root)
 
     def _answered(self, item: TrackedRecord | TrackedRange) -> None:
-        # A tuple that came of this record and of others is dropped with it: the others make it again, though done.
+        # A tuple from this record and others is dropped with it, so the others are retried although complete.
         for tied in self._output.settle(item, complete=item.failure is None):
             self._push(time.monotonic(), tied)
         if (failure := item.failure) is None:
             return
         if isinstance(item, TrackedRange):
-            for part in item.after(failure):  # no attempt is counted: one of many says nothing about any of them
+            for part in item.after(failure):  # not counted as an attempt of any of these records
                 self._try_later(_tracked(item.spout, item.topic_id, part, item.tries, item.timeouts), item.tries)
             return
         item.first_ms = item.first_ms or _now_ms()
         item.tries += 1
         if failure.kind != "timeout":
             item.failures += 1
-        elif not failure.outage:  # an outage says nothing about the record, however long it is
+        elif not failure.outage:  # an outage never counts against a record
             item.timeouts += 1
         settings = item.spout.settings
         if item.failures > settings["retries_max"] or item.timeouts >= settings["timeouts_max"]:
@@ -274,7 +273,7 @@ class RecordInput(TaskInput):
         heapq.heappush(self._retries, (due, next(self._number), item))
 
     def _exhaust(self, item: TrackedRecord, failure: Failure) -> None:
-        """Hand the record to the driver; raise a RecordError if too many of this task's records went that way."""
+        """Pass the record to the driver; raise a RecordError if too many of this task's records are exhausted."""
         spout = item.spout
         attempts = item.failures + item.timeouts
         exhausted = ExhaustedRecord(
@@ -289,7 +288,7 @@ class RecordInput(TaskInput):
 def _tracked(
     spout: SpoutSettings, topic_id: str, rows: RecordColumns, tries: int = 0, timeouts: int = 0
 ) -> TrackedRecord | TrackedRange:
-    """Return what goes together, or a record alone: that has no past."""
+    """Return a range, or for a single row a record, whose attempts start at zero."""
     if len(rows) > 1:
         return TrackedRange(spout, topic_id, rows, tries, timeouts)
     record = rows[0]
@@ -298,7 +297,7 @@ def _tracked(
 
 
 def _broken(batch: pa.RecordBatch) -> dict[int, Unreadable]:
-    """Return what rows of a batch stand for that cannot be read whole, by offset."""
+    """Return the notes of unreadable rows by offset."""
     notes = batch.column("unreadable")
     if notes.null_count == len(notes):
         return {}
@@ -318,11 +317,11 @@ def _now_ms() -> int:
 # --- chunks ---
 
 ChunkLimits = Mapping[ChunkPlace, int]
-"""Chunks that failed in a later stage, and how many of their records may go together in the next try."""
+"""Chunks that failed in a later stage, and how many of their records may go together in the next attempt."""
 
 
 class TrackedRange(Root):
-    """Two records or more that go as one chunk, and how often it, or what they were part of, has failed so far."""
+    """Two or more records of one chunk, with its failures and those of the chunks that it was part of."""
 
     __slots__ = ("failure", "rows", "spout", "timeouts", "topic_id", "tries")
 
@@ -331,36 +330,36 @@ class TrackedRange(Root):
     ) -> None:
         super().__init__()
         self.spout, self.topic_id, self.rows = spout, topic_id, rows
-        self.tries, self.timeouts = tries, timeouts  # ``tries`` in a row, by which the back-off grows
+        self.tries, self.timeouts = tries, timeouts  # ``tries``: consecutive ones, for the back-off
         self.failure: Failure | None = None
 
     @property
     def places(self) -> tuple[ChunkPlace, ...]:
-        """Where the records are."""
+        """The records' coordinates."""
         rows = self.rows
         runs = tuple(of_offsets(rows.offsets))
         return (ChunkPlace(rows.topic, self.topic_id, rows.partition, int(rows.offsets[0]), runs),)
 
     def after(self, failure: Failure) -> list[RecordColumns]:
-        """Take note of a failure; return what is tried next: halves, or after a timeout the same again."""
+        """Count a failure; return the ranges to retry: halves, or after a timeout the same range."""
         timed_out = failure.kind == "timeout"
         self.timeouts += timed_out and not failure.outage
-        # One that timed out too often is halved too: a bolt may have forgotten one record's ack.
+        # After too many timeouts it is halved as well: a bolt may have forgotten the ack of one record.
         if timed_out and self.timeouts < self.spout.settings["timeouts_max"]:
             self.tries += 1
             return [self.rows]
-        self.tries = 1  # halves were not tried yet: were the back-off twice as long with each, a culprit took 10 s
+        self.tries = 1  # a back-off that doubles with each halving would take 10 s to isolate a bad record
         half = (len(self.rows) + 1) // 2
         return [self.rows[:half], self.rows[half:]]
 
     def without(self, alone: Sequence[int]) -> list[RecordColumns]:
-        """Return each of some rows by itself, and then the others together."""
+        """Return each of these rows separately, then all others together."""
         rest = np.delete(np.arange(len(self.rows)), alone)
         return [*(self.rows[row : row + 1] for row in alone), *([self.rows.take(rest)] if len(rest) else [])]
 
 
 def from_source(batch: pa.RecordBatch, mask: NDArray[np.bool_] | None = None) -> RecordColumns:
-    """Return records of one partition that came through Spark as the consumer has them; at least one row."""
+    """Convert Spark's rows of one partition (at least one) into the consumer's columns."""
     topic, partition = batch.column("topic")[0].as_py(), batch.column("partition")[0].as_py()
     chosen = batch if mask is None else batch.filter(pa.array(mask))
     column: Any = chosen.column
@@ -382,7 +381,7 @@ def from_source(batch: pa.RecordBatch, mask: NDArray[np.bool_] | None = None) ->
 
 
 def has_headers(column: Any) -> bool:
-    """Return whether any record has headers: without, they are null or empty.
+    """Return whether any record has headers; otherwise all are null or empty.
 
     >>> [has_headers(pa.array(rows, pa.list_(pa.string()))) for rows in ([None, []], [[], ["a"]])]
     [False, True]
@@ -393,9 +392,9 @@ def has_headers(column: Any) -> bool:
 def cut(
     rows: RecordColumns, topic_id: str, settings: Mapping[str, Any], chunk_limits: ChunkLimits
 ) -> Iterator[RecordColumns]:
-    """Yield records of one partition, in offset order, in portions that may go together."""
+    """Yield records of one partition, in offset order, in portions of permitted size."""
     offsets = rows.offsets
-    bounds = {0: settings["chunk_records_max"]}  # row → the most records that go together from there on
+    bounds = {0: settings["chunk_records_max"]}  # row → maximum size of portions from there on
     for chunk, most in sorted(chunk_limits.items(), key=lambda item: -item[1]):
         if (chunk.topic, chunk.topic_id, chunk.partition) == (rows.topic, topic_id, rows.partition):
             first, behind = (int(offsets.searchsorted(offset)) for offset in (chunk.offset, chunk.end))
@@ -411,7 +410,7 @@ def cut(
 
 
 def _by_bytes(rows: RecordColumns, bytes_max: int) -> Iterator[RecordColumns]:
-    """Yield records in portions that fit, or of one record."""
+    """Yield records in portions up to ``bytes_max``, or of one record."""
     if len(rows) == 1 or rows.nbytes <= bytes_max:
         yield rows
         return
@@ -424,7 +423,7 @@ def _by_bytes(rows: RecordColumns, bytes_max: int) -> Iterator[RecordColumns]:
 
 
 class SpoutSettings:
-    """What the settings of one KafkaSpout say of its records."""
+    """A KafkaSpout's settings that concern its records."""
 
     def __init__(self, name: str, conf: Mapping[str, Any]) -> None:
         self.name = name
@@ -438,7 +437,8 @@ class SpoutSettings:
         self._breakers: dict[tuple[str, int], Breaker] = {}
 
     def maker(self, topic: str, topic_id: str) -> tuple[Callable[[Any], Any], str | None]:
-        """Return what makes tuples of a topic's records, and their stream, if a translator makes several."""
+        """Return a function from a topic's records to tuples; with a translator, to lists of tuples, and their
+        stream."""
         if (found := self._makers.get((topic, topic_id))) is None:
             settings = self.settings
             if (translator := translator_of(settings, topic)) is not None:
@@ -452,7 +452,7 @@ class SpoutSettings:
         return found
 
     def chunk_maker(self, topic: str, topic_id: str) -> ChunkMaker:
-        """Return what makes chunks of a topic's records."""
+        """Return the maker of chunks for a topic."""
         if (found := self._chunk_makers.get((topic, topic_id))) is None:
             found = ChunkMaker(*self._formats, topic_id, self.settings["honour_replays"])
             self._chunk_makers[topic, topic_id] = found
@@ -463,11 +463,11 @@ class SpoutSettings:
         return self.settings["fields"], self.settings["key_format"], self.settings["value_format"]
 
     def _alone(self, make: Callable[[Any], Any], topic: str, topic_id: str) -> Callable[[Any], Any]:
-        """Return what makes a chunk of one record."""
+        """Return a function from a record to a chunk of one row."""
         chunks = self.chunk_maker(topic, topic_id)
 
         def make_chunk(record: Any) -> Any:
-            make(record)  # raises the error of record mode, which says more
+            make(record)  # raises the error of record mode, which is more detailed
             return chunks.make(RecordColumns.of([record]))
 
         return make_chunk
@@ -480,14 +480,14 @@ class SpoutSettings:
         return found
 
     def note_read(self, topic: str, partition: int, first: int, count: int) -> None:
-        """Tell the breaker of records that were read."""
+        """Report records that were read to the breaker."""
         breaker = self.breaker(topic, partition)
         for start in range(0, count, breaker.width):
             breaker.read(first + start, min(breaker.width, count - start))
 
 
 def breaker_opens(place: RecordPlace, trip: Trip, failure: Failure) -> RecordError:
-    """Return the error of a batch in which too many records failed for good."""
+    """Return the error for a batch in which too many records failed for good."""
     where = coordinates(place.topic, place.partition, place.offset)
     return RecordError(
         f"{where}: {trip.given_up:,} of the last {trip.read:,} records "

@@ -1,4 +1,4 @@
-"""From a KafkaSpout's settings to the options of the Kafka source."""
+"""Convert a KafkaSpout's settings to options of the Kafka source."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ from downspout.spout.starting import partitions_of, topics_of
 
 
 def source_options(conf: Mapping[str, Any], group: str, *, bounded: bool, records_max: int | None) -> dict[str, str]:
-    """Return the options that make the source read what the spout would.
+    """Return the options that make the source read the same records as the spout.
 
-    The spout's strategies look at the group's commits first (UNCOMMITTED_…). A query has its checkpoint in their place;
-    without one it starts where a group without commits would.
+    The spout's UNCOMMITTED_… strategies use the group's commits first. A query uses its checkpoint instead; without
+    one, it starts as a group without commits does.
 
     Raises:
-        ConfigError: the settings make no sense, or demand what the source cannot.
+        ConfigError: the settings are contradictory, or the source does not support them.
         BrokerError: no broker answers.
     """
-    # Secrets are looked up here: the environment of Spark's own processes is that of the session's start. The option of
-    # each has a name ("…password") whose value Spark shows nowhere.
+    # Secrets are resolved here, because Spark's own processes have the environment of the session's start. Spark
+    # redacts options with such names ("…password").
     settings = parse_scope(with_secrets(conf), "kafka")
     check(settings, bounded, None)
     options = {
@@ -64,12 +64,12 @@ def source_options(conf: Mapping[str, Any], group: str, *, bounded: bool, record
 
 
 def dead_letter_topic_of(conf: Mapping[str, Any], group: str) -> str:
-    """Return where a spout's dead letters go; empty: the run stops instead."""
+    """Return the topic of a spout's dead letters; empty: the run stops instead."""
     return dead_letter_topic(parse_scope(conf, "kafka"), group)
 
 
 def ends_now(conf: Mapping[str, Any], group: str) -> dict[TopicPartition, int]:
-    """Return where the log of each partition ends that a spout reads."""
+    """Return the current end of each partition that a spout reads."""
     settings = parse_scope(with_secrets(conf), "kafka")
     cluster = cluster_for(settings["bootstrap"], settings["client"])
     with closing(cluster.consumer(group=None, client=settings["client"])) as consumer:

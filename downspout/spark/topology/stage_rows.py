@@ -1,19 +1,19 @@
-"""What stages hand on: a few kinds of rows, all of one shape, because Spark's operators have one schema.
+"""The rows that stages emit. All kinds share one schema, as Spark's operators require.
 
 =============  =========================================================  =============================================
-kind           payload (pickled)                                          who reads it
+kind           payload (pickled)                                          reader
 =============  =========================================================  =============================================
 ``tuple``      tuples for one task of a stateful bolt                     that task, in its stage
 ``tick``       nothing: the last tick of a bounded run                    a task of a stateful bolt, in its stage
-``staged``     files of a sink that wait for their entry                  the driver
+``staged``     staged files of a sink                                     the driver: it commits them
 ``exhausted``  a record that used up its retries                          the driver: it writes the dead letter
 ``failed``     records of which a tuple failed in a later stage, and why  the driver: it computes the batch again
-``metrics``    what a stage read and did                                  the driver
-``state``      what a task holds of a batch for a state, by key           the driver: it applies the batch
-``error``      why a stage cannot go on                                   the driver
+``metrics``    the records read and the metrics of a stage                the driver
+``state``      a task's values of a batch for a state, by key             the driver: it applies the batch
+``error``      the error that ended a stage                               the driver: it raises the error
 =============  =========================================================  =============================================
 
-Payloads are pickled by our own code and read by the same version of it, within one query. Nothing of them is kept.
+Payloads are pickled and read by the same version of our code within one query, and never stored.
 """
 
 from __future__ import annotations
@@ -53,22 +53,22 @@ class Row(NamedTuple):
     @classmethod
     def of(cls, kind: str, component: str, what: Any, task: int = 0) -> Row:
         """Return a row with this payload."""
-        # What a state holds may be the tuples themselves; to look for such would make the many rows of others slow.
+        # Only a state may hold tuples' values, which need the slower `dump`.
         return cls(kind, component, task, dump(what) if kind == STATE else pickle.dumps(what, pickle.HIGHEST_PROTOCOL))
 
 
 def dump(value: Any) -> bytes:
-    """Return anything as bytes, also where values of tuples are in it."""
+    """Pickle a value that may contain values of tuples."""
     buffer = io.BytesIO()
     _Pickler(buffer, pickle.HIGHEST_PROTOCOL).dump(value)
     return buffer.getvalue()
 
 
 class _Pickler(pickle.Pickler):
-    """Knows the values of tuples, whose types are made where they are needed and have no home to be found in."""
+    """Pickles the values of tuples, whose types are created dynamically and cannot be imported."""
 
     def reducer_override(self, value: Any) -> Any:
-        """Return how to make such values again."""
+        """Return how to recreate such values."""
         if isinstance(value, tuple) and type(value).__module__ == _VALUES_MODULE and hasattr(value, "_fields"):
             return _values, (type(value).__name__, value._fields, tuple(value))
         return NotImplemented
@@ -80,26 +80,26 @@ def _values(name: str, fields: tuple[str, ...], values: tuple[Any, ...]) -> Any:
 
 @lru_cache
 def values_type(name: str, fields: tuple[str, ...]) -> Any:
-    """Return the type of the values of a stream's tuples, as the engine makes it."""
+    """Return the type of the values of a stream's tuples, as the engine creates it."""
     made = namedtuple(name, fields)  # type: ignore[misc]
     made.__module__ = _VALUES_MODULE
     return made
 
 
 def load(payload: bytes) -> Any:
-    """Return what a payload holds."""
+    """Return the content of a payload."""
     return pickle.loads(payload)
 
 
 def to_batch(rows: Iterable[Row]) -> pa.RecordBatch:
-    """Return rows as Arrow."""
+    """Convert rows to an Arrow batch."""
     columns: Any = list(zip(*rows, strict=True)) or [[], [], [], []]
     arrays = [pa.array(column, kind.type) for column, kind in zip(columns, ARROW, strict=True)]
     return pa.RecordBatch.from_arrays(arrays, schema=ARROW)
 
 
 class RecordPlace(NamedTuple):
-    """A record, as batches name it."""
+    """The coordinates of a record."""
 
     topic: str
     topic_id: str
@@ -108,7 +108,7 @@ class RecordPlace(NamedTuple):
 
 
 class ChunkPlace(NamedTuple):
-    """The records of a chunk, as batches name them: where one fails, no single record is to blame."""
+    """The coordinates of a chunk's records. A failure of the chunk counts against no single record."""
 
     topic: str
     topic_id: str
@@ -118,12 +118,12 @@ class ChunkPlace(NamedTuple):
 
     @property
     def end(self) -> int:
-        """The offset behind the last record."""
+        """The offset after the last record."""
         return self.runs[-1][1]
 
     @property
     def size(self) -> int:
-        """How many records."""
+        """The number of records."""
         return sum(end - start for start, end in self.runs)
 
 
@@ -143,7 +143,7 @@ def places_of(places: Iterable[RecordPlace | ChunkPlace]) -> Iterator[RecordPlac
 
 
 def narrowed(places: tuple[RecordPlace | ChunkPlace, ...], origin: Any) -> tuple[RecordPlace | ChunkPlace, ...]:
-    """Return the one record of a chunk that an origin names; the places as they are, if it names none of them.
+    """Return the record of a chunk that an origin names, or the places unchanged if it names none of them.
 
     >>> narrowed((ChunkPlace("t", "", 0, 5, ((5, 7), (9, 10))),), ("t", "", 0, 6, ""))
     (RecordPlace(topic='t', topic_id='', partition=0, offset=6),)
@@ -159,19 +159,19 @@ def narrowed(places: tuple[RecordPlace | ChunkPlace, ...], origin: Any) -> tuple
 
 
 class ShuffledTuple(NamedTuple):
-    """A tuple on its way to a task of a stateful bolt."""
+    """A tuple for a task of a stateful bolt."""
 
     places: tuple[RecordPlace | ChunkPlace, ...]
-    """the records that it came from; empty for one that came from none, such as a tick's"""
+    """the records that it came from; empty if none, as for a tick's tuples"""
     source: str
     task: int  # the source's task id
     stream: str
-    values: tuple[Any, ...] | bytes  # of a chunk its columns, in Arrow's format for streams
-    number: int = 0  # rises in the order in which the source's task has emitted
+    values: tuple[Any, ...] | bytes  # bytes: a chunk in Arrow's streaming format
+    number: int = 0  # increases in the order in which the source's task emitted
 
 
 def to_wire(chunk: pa.RecordBatch) -> bytes:
-    """Return a chunk as bytes; of a slice its own rows alone."""
+    """Return a chunk as bytes; for a slice, only its own rows."""
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, chunk.schema) as writer:
         writer.write_batch(chunk)
@@ -179,30 +179,30 @@ def to_wire(chunk: pa.RecordBatch) -> bytes:
 
 
 def from_wire(data: bytes) -> pa.RecordBatch:
-    """Return the chunk that :func:`to_wire` was given."""
+    """Return the chunk from the bytes of :func:`to_wire`."""
     return pa.ipc.open_stream(data).read_next_batch()
 
 
 @dataclass(frozen=True)
 class ExhaustedRecord:
-    """A record that used up its retries: what its dead letter needs."""
+    """A record that used up its retries, with the data for its dead letter."""
 
     spout: str
     place: RecordPlace
-    record: PlainRecord | None  # None where only its place is known: then it is read again
+    record: PlainRecord | None  # None if only its place is known; it is read again then
     attempts: int
-    first_ms: int  # of the first failure, since the epoch; then of the last one
-    last_ms: int
+    first_ms: int  # time of the first failure, since the epoch
+    last_ms: int  # time of the last one
     failure: Failure  # the last one
-    unreadable: Unreadable | None = None  # what Kafka could not give whole, where the record stands for that
+    unreadable: Unreadable | None = None  # set if the record represents unreadable data
 
 
 @dataclass
 class StageMetrics:
-    """What one run of a stage did."""
+    """The metrics of one run of a stage."""
 
     reads: list[tuple[str, str, int, int, int]] = field(default_factory=list)
-    """(spout, topic, partition, first offset, how many) of the records that came in"""
+    """(spout, topic, partition, first offset, number) of the records read"""
     counts: dict[str, Counts] = field(default_factory=dict)
     reports: dict[str, dict[str, float]] = field(default_factory=dict)  # the components' own metrics
     filtered: dict[str, int] = field(default_factory=dict)  # records without a tuple, by spout

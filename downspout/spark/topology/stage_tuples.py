@@ -1,12 +1,12 @@
-"""What leaves a stage: nothing of a record before all that came of it here is done.
+"""The tuples that leave a stage: those of a record leave once all its tuples in the stage are done.
 
-A tuple for a stateful bolt waits with its record. Once the record's tree is complete, it goes; if the tree failed, it
-is dropped, because the next try makes it again. So a stateful bolt never sees what a failed try has made.
+A tuple for a stateful bolt waits with its record. When the record's tree completes, the tuple is sent; if the tree
+fails, it is dropped, because the retry emits it again. So a stateful bolt never sees tuples of a failed attempt.
 
-A tuple that came of several records, as a BatchingBolt makes them, ties these together: what waits for them goes when
-all are complete. If one has failed all is dropped, and those that were complete are tried again with it: half of a lot
-would be counted twice or not at all. Where the failed try is over before the tuple is emitted it is no other; there is
-nothing to wait for, and those that the tuple came of besides are tried again.
+A tuple from several records, as a BatchingBolt emits, ties them together: their waiting tuples are sent when all are
+complete. If one fails, all are dropped, and the complete records are retried with it: otherwise parts would count twice
+or not at all. If the attempt of one has failed before the tuple is emitted, its retry may be over; so the tuple is
+dropped and its other records are retried.
 """
 
 from __future__ import annotations
@@ -37,26 +37,26 @@ from downspout.spark.topology.stage_rows import (
 )
 
 ITEMS_PER_ROW = 512  # Tuples that travel in one row
-CHUNK_BYTES_PER_ROW = 4 * 1024 * 1024  # About how much of chunks travels in one row
+CHUNK_BYTES_PER_ROW = 4 * 1024 * 1024  # Approximate limit of a row's chunks
 
 
 class Root:
-    """What a tree of this stage came from: a record, or a tuple of an earlier stage."""
+    """The root of a tree of this stage: a record, or a tuple of an earlier stage."""
 
     __slots__ = ("group", "left")
 
     def __init__(self) -> None:
-        self.left = 0  # answers that are outstanding
-        self.group: _Group | None = None  # those with which this is tied together, while anything waits for it
+        self.left = 0  # outstanding answers
+        self.group: _Group | None = None  # the roots tied to this one, while tuples wait for it
 
     @property
     def places(self) -> tuple[RecordPlace | ChunkPlace, ...]:
-        """The records behind it."""
+        """The records that it came from."""
         raise NotImplementedError
 
 
 class _Waiting:
-    """Tuples that came of one set of roots, and wait for these."""
+    """Tuples that wait for the roots they came from."""
 
     __slots__ = ("items", "places", "roots")
 
@@ -67,19 +67,19 @@ class _Waiting:
 
 
 class _Group:
-    """Roots that have tuples in common, straight or by way of others, and what waits for all of them."""
+    """Roots connected by common tuples, directly or indirectly, and the tuples that wait for all of them."""
 
     __slots__ = ("complete", "failed", "open", "waiting")
 
     def __init__(self) -> None:
-        self.open: dict[Root, None] = {}  # those that are not settled
+        self.open: dict[Root, None] = {}  # unsettled ones
         self.complete: list[Root] = []
         self.failed = False
         self.waiting: list[_Waiting] = []
 
     @classmethod
     def of(cls, roots: tuple[Root, ...]) -> _Group:
-        """Tie these together, and the groups that they are in."""
+        """Merge the groups of these roots."""
         groups = {id(root.group): root.group for root in roots if root.group is not None}
         group = (
             max(groups.values(), key=lambda each: len(each.open)) if groups else cls()
@@ -117,10 +117,10 @@ class StageOutput:
         self._rows.append(Row.of(kind, component, what))
 
     def hold(self, to: str, task: int, tup: Any, roots: tuple[Root, ...]) -> None:
-        """Take a tuple for a task of a stateful bolt, until its roots are settled; one without roots goes at once."""
+        """Hold a tuple for a task of a stateful bolt until its roots are settled; send one without roots at once."""
         waiting = self._last
-        # Tuples in a row that came of the same roots wait together. A batching bolt anchors each tuple that it emits to
-        # its whole batch: apart, a thousand tuples of a thousand records would be a million things to keep.
+        # Consecutive tuples with the same roots share an entry. A BatchingBolt anchors each tuple to its whole batch:
+        # separately, a thousand tuples of a thousand records would need a million references.
         if waiting is None or waiting.roots != roots:
             self._last = waiting = _Waiting(roots)
             if roots:
@@ -133,11 +133,11 @@ class StageOutput:
             self._send(to, task, item)
 
     def spoil(self, roots: tuple[Root, ...]) -> None:
-        """Take note that a tuple that came of these came of a failed try too: what waits for them will not go."""
+        """Mark roots of a tuple that also came from a failed attempt: the tuples that wait for them are not sent."""
         _Group.of(roots).failed = True
 
     def settle(self, root: Root, *, complete: bool) -> list[Root]:
-        """Take note that a tree is complete, or failed; return roots that are tried again though they were complete."""
+        """Record that a tree is complete or failed; return complete roots that must be retried."""
         if (group := root.group) is None:
             return []
         root.group = self._last = None
@@ -167,7 +167,7 @@ class StageOutput:
             self._rows.append(Row.of(TUPLE, to, items, task))
 
     def take(self, *, whole: bool = False) -> list[Row]:
-        """Return what can go now; ``whole``: also tuples that do not fill a row."""
+        """Return the rows that are ready; ``whole``: also those that are not full."""
         if whole:
             for (to, task), items in self._items.items():
                 self._rows.append(Row.of(TUPLE, to, items, task))
@@ -178,18 +178,18 @@ class StageOutput:
 
 
 class OutputBolt(streamparse.Bolt):
-    """Stands in a stage for a task of a stateful bolt of a later one, and sends on what that would get."""
+    """A placeholder for a task of a later stage's stateful bolt; passes its tuples to the stage's output."""
 
     def stand_in(self, output: StageOutput, task: Any) -> None:
-        """Say where to, and for which task."""
+        """Set the output and the task."""
         self._output, self._task = output, task
 
     def process(self, tup: Any) -> None:
-        """Hand the tuple on."""
+        """Pass the tuple to the output."""
         root = self._task.held.get(tup.id)
         trees = trees_of(root) if root is not None else ()
-        # A bolt that holds tuples may emit when the trees of some have failed already. Their records were tried again
-        # or exhausted: nothing will settle this tuple for them, and what came of them alone comes again.
+        # A bolt that holds tuples may emit after the trees of some have failed. Their records were retried or
+        # exhausted: nothing will settle this tuple for them, and a retry emits their own tuples again.
         roots = tuple(tree.msg_id for tree in trees if not tree.closed)
         if 0 < len(roots) < len(trees) and any(tree.closed and tree.forest.replays for tree in trees):
             self._output.spoil(roots)
@@ -197,7 +197,7 @@ class OutputBolt(streamparse.Bolt):
             self._output.hold(self._task.name, self._task.index, tup, roots)
 
     def process_chunk(self, tup: Any) -> None:
-        """Hand the chunk on whole; the bolt's own task splits it, if it takes none."""
+        """Pass the chunk whole; the bolt's own task splits it if it takes records."""
         self.process(tup)
 
 
@@ -207,7 +207,7 @@ EMITS = 256  # Tuples that one call of next_tuple emits
 
 
 class TaskInput:
-    """Where a stage's tuples come from: Kafka's records, or tuples of earlier stages."""
+    """The source of a stage's tuples: Kafka's records, or tuples of earlier stages."""
 
     idle: bool  # Whether nothing is left to emit, retries included
 
@@ -216,41 +216,42 @@ class TaskInput:
         raise NotImplementedError
 
     def done(self, root: Any) -> None:
-        """A tree is complete."""
+        """Process the completion of a tree."""
         raise NotImplementedError
 
     def failed(self, root: Any, failure: Failure) -> None:
-        """A tree failed."""
+        """Process the failure of a tree."""
         raise NotImplementedError
 
 
 class InputSpout(streamparse.Spout):
-    """Stands in a stage for what feeds it."""
+    """A placeholder for the spout or stateful bolt that feeds a stage."""
 
     task_input: TaskInput
     task: Any  # The engine's view of it
 
     def next_tuple(self) -> None:
-        """Emit what there is."""
+        """Emit some tuples of the input."""
         self.task_input.emit_next(self)
 
     def ack(self, tup_id: Any) -> None:
-        """A tree is complete."""
+        """Report the completion of a tree to the input."""
         self.task_input.done(tup_id)
 
     def fail_with(self, tup_id: Any, failure: Failure) -> None:
-        """A tree failed."""
+        """Report the failure of a tree to the input."""
         self.task_input.failed(tup_id, failure)
 
 
 # --- the input of a later stage ---
 
 HELD_MAX = 100_000
-"""Tuples held over the end of a batch that can still fail. A bolt that never acks must not fill the state."""
+"""Tuples held beyond the end of a batch that can still fail; limits the state of a bolt that never acks."""
 
 
 class InputTuple(Root):
-    """A tuple of an earlier stage, or (``held``) of an earlier batch, which the bolt has neither acked nor failed."""
+    """A tuple of an earlier stage or, if ``held``, one of an earlier batch that the bolt has neither acked nor
+    failed."""
 
     __slots__ = ("_origin", "_places", "held")
 
@@ -265,8 +266,8 @@ class InputTuple(Root):
 
     @property
     def own(self) -> tuple[RecordPlace | ChunkPlace, ...]:
-        """The record alone, where the tuple was one of a chunk's and its origin says which; else the places."""
-        # In its own batch the whole chunk is to blame, and is split. In a later one that cannot be.
+        """The single record of a chunk's tuple, if its origin names it; otherwise the places."""
+        # In its own batch the whole chunk fails and is split; in a later batch that is impossible.
         return narrowed(self._places, self._origin)
 
 
@@ -277,22 +278,22 @@ class TupleInput(TaskInput):
         self._at = 0
         self._output = output
         self._skip = frozenset(skip)
-        # Of this batch's exhausted records nothing gets here; of those that an earlier bolt has held, something may.
+        # Stage 0 skips this batch's exhausted records, but an earlier bolt may have held tuples of exhausted records.
         wanted = [item for item in items if not self._is_exhausted(item.places)] if skip else items
-        # Spark does not promise an order after a shuffle. With this one, a batch that is computed again gives the same.
+        # A shuffle has no guaranteed order. A fixed one makes the recomputation of a batch give the same results.
         self._items = sorted(wanted, key=lambda item: (item.places[:1], item.source, item.task, item.number))
-        self.kinds: Mapping[tuple[str, str], Any] = {}  # by component and stream, the type of a tuple's values
+        self.kinds: Mapping[tuple[str, str], Any] = {}  # types of tuples' values by component and stream
         self.bolt: BoltTask | None = None
         self.spout: SpoutTask | None = None
         self.failures: list[Failure] = []
 
     @property
     def idle(self) -> bool:  # type: ignore[override]
-        """Whether all were delivered."""
+        """Whether all tuples were delivered."""
         return self._at >= len(self._items)
 
     def emit_next(self, stage_spout: InputSpout) -> None:
-        """Deliver some."""
+        """Deliver some tuples."""
         bolt, spout = self.bolt, stage_spout.task
         assert bolt is not None
         now, emitted = spout.world.clock.monotonic(), 0
@@ -307,7 +308,7 @@ class TupleInput(TaskInput):
         spout.emitted += emitted
 
     def _values(self, bolt: BoltTask, item: ShuffledTuple) -> Iterator[tuple[Any, int]]:
-        """Yield what the bolt gets of a tuple, and how many records that is: a chunk only if it takes chunks."""
+        """Yield the values of a tuple and their number of records; a chunk's rows if the bolt takes records."""
         make = self.kinds[item.source, item.stream]._make
         if not isinstance(item.values, bytes):
             yield make(item.values), 1
@@ -320,7 +321,7 @@ class TupleInput(TaskInput):
             yield from ((make(values), 1) for values in rows_of(chunk))
 
     def restore(self, held: Mapping[str, tuple[RecordPlace | ChunkPlace, ...]]) -> None:
-        """Let the bolt ack and fail, and anchor to, what it has held since an earlier batch."""
+        """Register tuples held since an earlier batch, so that the bolt can ack, fail and anchor to them."""
         bolt = self.bolt
         assert bolt is not None
         for tuple_id, places in held.items():
@@ -329,7 +330,7 @@ class TupleInput(TaskInput):
             self._forest.planted(tree)
 
     def held(self) -> dict[str, tuple[RecordPlace | ChunkPlace, ...]]:
-        """Return what the bolt holds at the end, with the records behind it; the newest, if that is too much."""
+        """Return the tuples that the bolt holds, with their records; only the newest :data:`HELD_MAX`."""
         assert self.bolt is not None
         open_trees = self._forest.open
         found = {
@@ -346,17 +347,17 @@ class TupleInput(TaskInput):
         return self.spout.forest
 
     def done(self, root: InputTuple) -> None:
-        """What came of a tuple here is done."""
+        """Process the completion of an input tuple's tree."""
         self._output.settle(root, complete=True)
 
     def failed(self, root: InputTuple, failure: Failure) -> None:
-        """It failed, and so does the batch: only a new start from the state before it leaves nothing half done."""
+        """Fail the batch with the tuple: only a restart from the previous state leaves nothing half done."""
         if root.held and self._is_exhausted(root.places):
-            # Read in an earlier batch, and exhausted: the bolt is rid of it, and what came of it and of others goes.
+            # Of an earlier batch, and exhausted: the bolt has released it, and tuples it shares with others are sent.
             self._output.settle(root, complete=True)
             return
         self._output.settle(root, complete=False)
-        # A chunk of an earlier batch is not read again, in parts or otherwise: all of its records have failed.
+        # A chunk of an earlier batch is not read again, so all its records have failed.
         self.fail(tuple(places_of(root.places)) if root.held else root.places, failure)
 
     def _is_exhausted(self, places: tuple[RecordPlace | ChunkPlace, ...]) -> bool:

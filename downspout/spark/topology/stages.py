@@ -1,16 +1,16 @@
-"""Which part of a topology runs where on Spark; decided from the graph alone, before anything runs.
+"""Divide a topology into stages for Spark, from the graph alone, before anything runs.
 
 A bolt is *stateful* if equal tuples must meet in one task: it has an input with a fields, global or all grouping, or
-says ``stateful = True``. Of the others any copy will do for any tuple. Sinks are never stateful here: what they must
-not write twice is in their commit log.
+sets ``stateful = True``. Any copy of another bolt can process any tuple. Sinks are never stateful here: their commit
+log prevents duplicates.
 
-The *level* of a stateful bolt is how many stateful bolts lie on the longest way to it, itself included. Stage 0 is what
-records reach before any stateful bolt; stage n is the stateful bolts of level n and what tuples reach from them before
-another stateful bolt. A stateless bolt or a sink that can be reached both ways runs in both stages.
+The *level* of a stateful bolt is the number of stateful bolts on the longest path to it, itself included. Stage 0 is
+everything that records reach before a stateful bolt; stage n is the stateful bolts of level n and everything their
+tuples reach before the next one. A stateless bolt or a sink that both reach runs in both stages.
 
-**Batches.** A batch is a micro-batch, so Spark's log stands in for coordinator and emitter. The emitter becomes the
-source, whose records carry the number of the micro-batch as their attempt. A state's tuples go to its tasks as those of
-any stateful bolt do. There they are only added up by key; the driver applies what all tasks have, in one transaction of
+**Batches.** A batch is a micro-batch, so Spark's log replaces coordinator and emitter. The emitter becomes the source,
+whose records carry the number of the micro-batch as their attempt. A state's tuples are sent to its tasks like those of
+any stateful bolt. The tasks only combine them by key; the driver applies the values of all tasks in one transaction of
 the database (``batch_commit.py``).
 """
 
@@ -32,22 +32,22 @@ from downspout.sink.sink_bolt import SinkBolt
 from downspout.spark.topology.stage_rows import ShuffledTuple, values_type
 from downspout.spout.ports import KAFKA
 
-MEETING = ("fields", "global", "all")  # Groupings that promise which tuples meet in one task
+MEETING = ("fields", "global", "all")  # Groupings that determine which tuples meet in one task
 
 
 @dataclass(frozen=True)
 class Stage:
-    """What one pass over a batch runs."""
+    """The components of one pass over a batch."""
 
     level: int  # its number, from 0
-    entries: tuple[str, ...]  # where its tuples come from: the spouts, or the stateful bolts of this level
-    inside: tuple[str, ...]  # the stateless bolts and sinks that tuples reach from there
-    exits: tuple[str, ...]  # the stateful bolts of later stages that read something of this one
+    entries: tuple[str, ...]  # the sources of its tuples: the spouts, or the stateful bolts of this level
+    inside: tuple[str, ...]  # the stateless bolts and sinks that these tuples reach
+    exits: tuple[str, ...]  # the stateful bolts of later stages that read from this one
 
 
 @dataclass(frozen=True)
 class StagePlan:
-    """A topology, cut into stages, with the configuration of each component; it travels with the query."""
+    """A topology divided into stages, with the configuration of each component; sent to executors."""
 
     graph: Graph
     stages: tuple[Stage, ...]
@@ -60,7 +60,7 @@ class StagePlan:
 
     @property
     def kafka_bolts(self) -> list[str]:
-        """The names of the bolts that write to Kafka, whose records are in no transaction of a batch."""
+        """The names of the bolts that write to Kafka, outside of a batch's transaction."""
         return [component.name for component in self.graph.bolts if reads(component, "produce")]
 
     @property
@@ -70,7 +70,7 @@ class StagePlan:
 
     @property
     def stateful_keys(self) -> dict[str, str]:
-        """The attribute of each stateful bolt that keeps one by key."""
+        """The attribute that each stateful bolt keeps by key, if any."""
         found = {name: stateful_keys(self.graph.components[name].cls) for name in self.stateful}
         return {name: attribute for name, attribute in found.items() if attribute}
 
@@ -81,11 +81,11 @@ class StagePlan:
 
     @property
     def ticks(self) -> bool:
-        """Whether a stateful bolt wants ticks, which are Spark's timers."""
+        """Whether a stateful bolt has ticks, which use Spark's timers."""
         return any(map(self.tick_s, self.stateful))
 
     def tick_s(self, name: str) -> float:
-        """Return how often a component wants to tick; 0: never."""
+        """Return a component's tick period; 0: no ticks."""
         return float(self.confs[name].get("topology.tick.tuple.freq.secs") or 0)
 
     @property
@@ -95,15 +95,15 @@ class StagePlan:
 
 
 def is_sink(component: Component) -> bool:
-    """Return whether the component writes Parquet by way of a commit log."""
+    """Return whether the component writes Parquet with a commit log."""
     return issubclass(component.cls, SinkBolt)
 
 
 def is_stateful(component: Component) -> bool:
-    """Return whether tuples must meet in the component's tasks; its class may say so with ``stateful``."""
+    """Return whether tuples must meet in the component's tasks; a class attribute ``stateful`` overrides the rule."""
     if component.is_spout or is_sink(component):
         return False
-    if is_state(component):  # its keys must meet, and nothing of it is kept between batches but in its database
+    if is_state(component):  # its keys must meet; between batches, its values are only in its database
         return True
     said = getattr(component.cls, "stateful", None)
     if said is None and stateful_keys(component.cls):
@@ -112,7 +112,7 @@ def is_stateful(component: Component) -> bool:
 
 
 def plan(graph: Graph, confs: Mapping[str, Mapping[str, Any]]) -> StagePlan:
-    """Cut a topology into stages."""
+    """Divide a topology into stages. Raises TopologyError: Spark cannot run it."""
     graph, confs = of_micro_batches(graph, confs)
     if problems := [*_cycles(graph), *(p for c in graph.components.values() for p in _refusals(c, confs[c.name]))]:
         raise TopologyError(
@@ -160,7 +160,7 @@ def _cycle_from(graph: Graph, name: str, path: list[str], done: set[str]) -> lis
 
 
 def _refusals(component: Component, conf: Mapping[str, Any]) -> Iterator[str]:
-    """Say what Spark has no counterpart for."""
+    """Yield the features of a component that Spark does not support."""
     name = component.name
     if component.is_spout:
         if not reads(component, "kafka"):
@@ -191,7 +191,7 @@ def _refusals(component: Component, conf: Mapping[str, Any]) -> Iterator[str]:
 
 
 def part_of(graph: Graph, keep: Mapping[str, Component], emitters: Collection[str]) -> Graph:
-    """Return a graph of some components, in which each reads only what those of them that emit send."""
+    """Return a graph of some components, with only the inputs from ``emitters``."""
     made = {}
     for name, component in keep.items():
         inputs = tuple(given for given in component.inputs if given.source in emitters)
@@ -203,21 +203,21 @@ def part_of(graph: Graph, keep: Mapping[str, Component], emitters: Collection[st
 
 APPLY = "apply_attempt"
 TAKES_TUPLES = ("process", "process_many", "process_chunk", "process_tick")
-BATCH_ID = "streaming.sql.batchId"  # Spark's name of a micro-batch's number, in its tasks
+BATCH_ID = "streaming.sql.batchId"  # Spark's local property with a micro-batch's number
 
 
 def is_state(component: Component) -> bool:
-    """Return whether the component keeps values by key, and applies batches to them."""
+    """Return whether the component applies batches to values by key."""
     return not component.is_spout and reads(component, "state")
 
 
 def of_micro_batches(
     graph: Graph, confs: Mapping[str, Mapping[str, Any]]
 ) -> tuple[Graph, Mapping[str, Mapping[str, Any]]]:
-    """Return a topology with plain sources in the place of coordinators and emitters, and its settings.
+    """Replace coordinators and emitters of a topology by plain sources; return it with its settings.
 
     Raises:
-        TopologyError: something in it does more than take the batches as they come.
+        TopologyError: a component depends on more than the batches' content.
     """
     coordinators = {spout.name: spout for spout in graph.spouts if reads(spout, "batch")}
     if not coordinators:
@@ -268,7 +268,7 @@ def _refusals_of_state(component: Component) -> Iterator[str]:
     if not hasattr(cls, APPLY):
         yield f"{name} is not a StateBolt: it has no method {APPLY}"
         return
-    # The tasks never make an instance: what comes before the class that applies batches, they would pass over.
+    # The tasks never create an instance, so they would ignore methods of classes before the one that applies batches.
     heirs = cls.__mro__[: next(place for place, each in enumerate(cls.__mro__) if APPLY in vars(each))]
     for method in TAKES_TUPLES:
         if any(method in vars(each) for each in heirs):
@@ -276,7 +276,7 @@ def _refusals_of_state(component: Component) -> Iterator[str]:
 
 
 def current_attempt() -> Attempt:
-    """Return the attempt of the micro-batch that this task of Spark's is in."""
+    """Return the attempt of the micro-batch of this Spark task."""
     from pyspark import TaskContext
 
     context = TaskContext.get()
@@ -284,7 +284,7 @@ def current_attempt() -> Attempt:
 
 
 def attempt_of(number: int) -> Attempt:
-    """Return the attempt of a micro-batch: one that comes again holds the same records, and is the same attempt.
+    """Return the attempt of a micro-batch, the same for every repetition, as that has the same records.
 
     >>> attempt_of(0)
     Attempt(txid=1, attempt=0)
@@ -293,16 +293,16 @@ def attempt_of(number: int) -> Attempt:
 
 
 def with_attempt(make: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """Return what makes tuples with the attempt as their first field."""
+    """Wrap a maker of tuples to put the attempt in their first field."""
     attempt = current_attempt()
     return lambda record: [attempt, *make(record)]
 
 
 def held_of(graph: Graph, conf: Mapping[str, Any], name: str, items: Iterable[ShuffledTuple]) -> dict[Key, Any]:
-    """Return by key what a state's update holds of one task's tuples.
+    """Combine one task's tuples by key with a state's update.
 
     Raises:
-        TopologyError: a chunk came, which has no attempt.
+        TopologyError: a tuple is a chunk, which has no attempt.
     """
     settings = parse_scope(conf, "state")
     update, held, types = update_of(settings["update"]), dict[Key, Any](), dict[tuple[str, str], Any]()
