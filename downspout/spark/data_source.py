@@ -57,11 +57,11 @@ TOPIC_ID = ", topicId STRING"
 
 @dataclass
 class RangePartition(InputPartition):
-    """One task's work. It carries no options: Spark logs partitions, and options may hold secrets."""
+    """A task's range. It has no options, because Spark logs partitions and options may contain secrets."""
 
-    range: OffsetRange  # what is read
-    skipped: Skipped = ()  # what of it is left out; the driver says so, who knows whether the topic is still the same
-    topic_id: str = ""  # Kafka's, where it is asked for
+    range: OffsetRange
+    skipped: Skipped = ()  # determined by the driver, which knows whether the topic is still the same
+    topic_id: str = ""  # with ``includeTopicId``
 
 
 class EndPartition(InputPartition):
@@ -72,11 +72,11 @@ class EndPartition(InputPartition):
 
 
 class KafkaDataSource(DataSource):
-    """The source. ``downspout.spark.register`` makes it known to a session."""
+    """The source; ``downspout.spark.register`` registers it."""
 
     @classmethod
     def name(cls) -> str:
-        """Return what ``format`` takes."""
+        """Return the name for ``format``."""
         return NAME
 
     def schema(self) -> str:
@@ -120,23 +120,23 @@ class KafkaDataSource(DataSource):
 
 
 class KafkaSink(KafkaDataSource):
-    """The same by the name that says where a frame is written to."""
+    """The same class under the name for writing."""
 
     @classmethod
     def name(cls) -> str:
-        """Return what ``format`` takes."""
+        """Return the name for ``format``."""
         return SINK_NAME
 
 
 @once
 def _end_quickly() -> None:
-    """Let the process that plans a streaming query end without looking for garbage first: it is one for each query."""
-    # A quarter of what such a process costs that plans one batch: there are half a million objects of modules.
+    """Skip the garbage collection at the exit of the process that plans a streaming query, which is one per query."""
+    # It would scan half a million objects of modules: a quarter of the cost of a process that plans one batch.
     atexit.register(gc.freeze)
 
 
 def _read(options: SourceOptions, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-    # A batch query without anything to read has one partition all the same, PySpark's own.
+    # For a batch query without partitions, PySpark passes a default one.
     if isinstance(partition, RangePartition):
         for batch in read_range(options, partition.range, partition.skipped):
             yield _with_topic_id(batch, partition.topic_id) if options.include_topic_id else batch
@@ -175,7 +175,7 @@ class KafkaBatchReader(DataSourceReader):
 
 
 class KafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """A streaming query: one of these plans on the driver, copies of another read on the executors."""
+    """A streaming query: one instance plans on the driver, copies of another read on the executors."""
 
     def __init__(self, options: SourceOptions) -> None:
         self._options = options

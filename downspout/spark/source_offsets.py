@@ -1,22 +1,22 @@
-"""Which offsets a batch reads: pure arithmetic, with the connector's rules, and the JSON in which Spark keeps offsets.
+"""The offsets of a batch: arithmetic with the connector's rules, and the JSON of Spark's checkpoints.
 
 Everything here is a function of its arguments: no Kafka, no Spark, no clock.
 
-The JSON is the connector's, and more: beside the topics it may hold notes, each an empty object whose name has a colon,
-which no topic's name may have. The connector, and a Downspout that does not know a note, read on without it.
+The JSON is the connector's plus notes beside the topics: empty objects whose names contain a colon, which topic names
+cannot. The connector, and versions of Downspout that do not know a note, ignore it.
 
 ===============  ===================================================================================
 ``topic:ID``     Kafka's id of the topic when the batch was planned
-``:end``         the bounded run had come to its end, and the last row of its last batch says so
+``:end``         the bounded run has ended, and its last batch ends with the end marker
 ===============  ===================================================================================
 
-**``skipOffsets``** are offsets that a query leaves out, because somebody has processed them already. A spout that stops
-may have processed records beyond the one that its commit waits for. A query that goes on for it starts at the commit
-and leaves these out: ``downspout offsets export`` writes them down. The option may stay for ever: it is about offsets,
-and these lie behind the query sooner or later.
+**``skipOffsets``** are offsets that a query skips because they are already processed. A spout that stops may have
+processed records beyond the one that its commit waits for. A query that takes over starts at the commit and skips
+these; ``downspout offsets export`` writes them. The option may stay for ever, because the query will have passed these
+offsets sooner or later.
 
-Unless the topic is created again: then the same offsets are other records. So a topic's *id* may stand among its
-partitions; where Kafka knows another one, nothing of the topic is left out.
+If the topic is created again, the same offsets are other records. So a topic's *id* may be given among its partitions;
+if Kafka's id differs, none of the topic's offsets are skipped.
 
 >>> skips = parse_skips('{"orders": {"id": "x1", "0": [[5, 9], [7, 12]]}}')
 >>> skips.within(OffsetRange("orders", 0, 0, 10)), skips.ids
@@ -65,12 +65,12 @@ class OffsetRange:
 
     @property
     def size(self) -> int:
-        """How many offsets it spans; there may be fewer records."""
+        """The number of offsets; there may be fewer records."""
         return self.end - self.start
 
     @property
     def where(self) -> TopicPartition:
-        """Whose offsets they are."""
+        """The partition."""
         return TopicPartition(self.topic, self.partition)
 
     def __str__(self) -> str:
@@ -78,12 +78,12 @@ class OffsetRange:
 
 
 def place(where: TopicPartition, offset: int | None = None) -> str:
-    """Name a partition, or an offset in it, the way all messages do."""
+    """Name a partition, or an offset in it, as all messages do."""
     return coordinates(where.topic, where.partition, offset)
 
 
 def to_json(offsets: Mapping[TopicPartition, int]) -> dict[str, dict[str, int]]:
-    """Return offsets as the connector writes them into checkpoints, always in the same order.
+    """Return offsets in the connector's JSON for checkpoints, in a fixed order.
 
     >>> to_json({TopicPartition("t", 10): 1, TopicPartition("t", 9): 2})
     {'t': {'9': 2, '10': 1}}
@@ -107,9 +107,9 @@ def from_json(value: Any, name: str = "the offset", lowest: int = 0) -> Offsets:
     """Return the offsets in such an object.
 
     Args:
-        value: what stands in a checkpoint, a progress report or an option, parsed.
-        name: what it is, for the error.
-        lowest: the lowest number that is allowed.
+        value: parsed JSON from a checkpoint, a progress report or an option.
+        name: of the value, for the error.
+        lowest: the lowest permitted number.
 
     Raises:
         ConfigError: it has another shape.
@@ -134,7 +134,7 @@ def from_json(value: Any, name: str = "the offset", lowest: int = 0) -> Offsets:
 
 @dataclass(frozen=True)
 class StreamOffset:
-    """Where a stream stands after a batch, as Spark's checkpoint keeps it.
+    """The position of a stream after a batch, as stored in Spark's checkpoint.
 
     >>> StreamOffset({TopicPartition("t", 0): 5}, {"t": "x1"}, is_end=True).to_json()
     {'t': {'0': 5}, 't:x1': {}, ':end': {}}
@@ -143,11 +143,11 @@ class StreamOffset:
     """
 
     offsets: Offsets  # the next offset to read, by partition
-    topic_ids: Mapping[str, str] = field(default_factory=dict)  # Kafka's ids of the topics, where they are known
+    topic_ids: Mapping[str, str] = field(default_factory=dict)  # Kafka's ids of the topics, if known
     is_end: bool = False  # whether a bounded run ended with this batch
 
     def to_json(self) -> dict[str, dict[str, int]]:
-        """Return the offset as the checkpoint has it, always in the same order."""
+        """Return the offset in the checkpoint's JSON, in a fixed order."""
         found = to_json(self.offsets)
         known = ((topic, self.topic_ids.get(topic)) for topic in list(found))
         notes = [f"{topic}:{topic_id}" for topic, topic_id in known if topic_id]
@@ -155,7 +155,7 @@ class StreamOffset:
 
     @classmethod
     def from_json(cls, value: Any, name: str = "the offset in the checkpoint") -> StreamOffset:
-        """Return what :meth:`to_json` made, or an offset without notes. Raises ConfigError: it has another shape."""
+        """Parse the result of :meth:`to_json`, with or without notes. Raises ConfigError: it has another shape."""
         offsets = from_json(value, name)
         notes = [key.partition(":") for key in value if ":" in key]
         ids = {topic: topic_id for topic, _, topic_id in notes if topic and topic_id}
@@ -163,10 +163,10 @@ class StreamOffset:
 
 
 def prorate(begins: Mapping[TopicPartition, int], ends: Mapping[TopicPartition, int], limit: int) -> Offsets:
-    """Return ends that take about ``limit`` offsets, from each partition in proportion to what it has.
+    """Return ends for about ``limit`` offsets, shared between the partitions in proportion to their backlog.
 
-    A partition with little is not starved: it gives at least one. So a few more than ``limit`` may come
-    (the rule of the connector's ``rateLimit``).
+    Each partition with a backlog gets at least one offset, so there may be a few more than ``limit`` (the rule of the
+    connector's ``rateLimit``).
 
     >>> a, b = TopicPartition("t", 0), TopicPartition("t", 1)
     >>> list(prorate({a: 0, b: 0}, {a: 900, b: 100}, 10).values())
@@ -182,13 +182,13 @@ def prorate(begins: Mapping[TopicPartition, int], ends: Mapping[TopicPartition, 
 
 
 def split(ranges: list[OffsetRange], minimum: int | None = None, records_max: int | None = None) -> list[OffsetRange]:
-    """Cut ranges for more parallel tasks; without wishes there is one task for each partition that has something.
+    """Split ranges for more parallel tasks; by default, there is one task per partition with offsets to read.
 
     Args:
-        ranges: of one batch; empty ones are left out.
-        minimum: ``minPartitions``. Long ranges are cut so that about as many result: roughly, since shares are
-            rounded, and a range whose share is below one and a half stays whole and out of the sharing.
-        records_max: ``maxRecordsPerPartition``. No range is longer.
+        ranges: of one batch; empty ones are dropped.
+        minimum: ``minPartitions``. Long ranges are split into about so many in total. Shares are rounded; a range whose
+            share is below one and a half stays whole and does not count.
+        records_max: ``maxRecordsPerPartition``, the maximum length of a range.
 
     >>> [str(piece) for piece in split([OffsetRange("t", 0, 0, 10)], 3)]
     ['t[0]@0..3', 't[0]@3..6', 't[0]@6..10']
@@ -213,7 +213,7 @@ def _parts(size: int, total: int, wanted: int) -> int:
 
 
 def _cut(piece: OffsetRange, parts: int) -> list[OffsetRange]:
-    """Return ``parts`` pieces whose sizes differ by one at most; none is empty."""
+    """Return ``parts`` pieces, without empty ones, whose sizes differ by at most one."""
     cut, start = [], piece.start
     for part in range(parts):
         end = start + (piece.end - start) // (parts - part)
@@ -232,20 +232,19 @@ Skipped = tuple[tuple[int, int], ...]  # Sorted, disjoint half-open ranges of on
 
 @dataclass(frozen=True)
 class Skips:
-    """What the option says."""
+    """The parsed option."""
 
-    ranges: Mapping[TopicPartition, Skipped] = field(default_factory=dict)  # by partition
-    # Kafka's ids of the topics that are meant, where they are given
-    ids: Mapping[str, str] = field(default_factory=dict)
+    ranges: Mapping[TopicPartition, Skipped] = field(default_factory=dict)
+    ids: Mapping[str, str] = field(default_factory=dict)  # Kafka's ids of the topics, if given
 
     def within(self, piece: OffsetRange) -> Skipped:
-        """Return what of a range is left out."""
+        """Return the skipped part of a range."""
         cut = [(max(start, piece.start), min(end, piece.end)) for start, end in self.ranges.get(piece.where, ())]
         return tuple((start, end) for start, end in cut if start < end)
 
 
 def parse_skips(text: str) -> Skips:
-    """Return what the option says, ranges that overlap or touch as one. Raises ConfigError: it has another shape."""
+    """Parse the option and merge overlapping or adjacent ranges. Raises ConfigError: it has another shape."""
     wrong = ConfigError(
         f"{SKIP_OFFSETS} is not of the form {{topic: {{partition: [[from, to]]}}}}, each range without its end",
         cure='{"orders": {"0": [[5, 9]]}}',
@@ -279,7 +278,7 @@ def _is_range(value: Any) -> bool:
 
 
 def skips_json(ranges: Mapping[TopicPartition, Collection[tuple[int, int]]], ids: Mapping[str, str]) -> dict[str, Any]:
-    """Return the option's value for these ranges; topics and partitions without any are left out.
+    """Return the option's value for these ranges, without empty topics and partitions.
 
     >>> skips_json({TopicPartition("t", 0): [(5, 9)], TopicPartition("t", 1): []}, {"t": "x1"})
     {'t': {'id': 'x1', '0': [[5, 9]]}}
@@ -293,7 +292,7 @@ def skips_json(ranges: Mapping[TopicPartition, Collection[tuple[int, int]]], ids
 
 
 class Sieve:
-    """What one task leaves out of its range.
+    """Filters the skipped offsets out of a task's range.
 
     >>> sieve = Sieve(((0, 2), (5, 9)))
     >>> list(sieve.wanted(0, 9)), sieve.keep(pa.record_batch({"offset": [2, 4, 5, 8, 9]})).column("offset").to_pylist()
@@ -305,11 +304,11 @@ class Sieve:
         self._bounds = np.asarray([bound for ends in self._ranges for bound in ends], np.int64)
 
     def wanted(self, start: int, end: int) -> Iterator[tuple[int, int]]:
-        """Yield the parts of ``[start, end)`` that are not left out."""
+        """Yield the parts of ``[start, end)`` that are not skipped."""
         return self._ranges.missing(start, end)
 
     def keep(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """Return a batch without what is left out; without a copy where that is nothing, or lies at its ends."""
+        """Return a batch without skipped rows; copies only if kept rows lie on both sides of skipped ones."""
         if not len(self._bounds):
             return batch
         # The bounds alternate: an odd number of them at or below an offset means that it lies in a range.

