@@ -3,26 +3,8 @@ r"""Storm's multilang protocol in a Python component: encoding of values, readin
 A component inherits from :class:`~downspout.wire.MultilangComponent` beside pystorm's class. Storm keeps its own JSON
 serializer and needs no change; unmodified streamparse components run in the same topology.
 
-None, bool, int of any size, text, finite floats, lists and dicts with text keys travel as plain JSON and arrive
-unchanged, floats to the bit. A tuple becomes a list; so does an ``Origin`` in the field ``origin``, which bolts on this
-wire turn back into an Origin. All other values are texts that begin with NUL, which a stock component never writes by
-chance:
-
-=======================================  ====================================================  =====================
-value                                    on the pipe                                           arrives as
-=======================================  ====================================================  =====================
-bytes, bytearray, memoryview             ``"\u0000bytes:"`` and base64                         bytes
-NaN, infinities                          ``"\u0000float:nan"``, ``inf``, ``-inf``              the same
-Decimal                                  ``"\u0000decimal:1.50"``                              the same, digits and all
-datetime, date, time                     ``"\u0000datetime:"`` and ISO 8601, …                 the same; a zone becomes
-                                                                                               its offset, ``fold`` is
-                                                                                               lost
-text with NUL in front, lone surrogates  ``"\u0000text:"`` and base64 of UTF-8                 the same
-dict with other keys                     ``{"\u0000dict": [[key, value], …]}``                 the same
-UUID; Enum; a numpy number               text; its value; plain JSON                           text; the value; a number
-=======================================  ====================================================  =====================
-
-Any other value is an error that names stream and field: the tuple, or KafkaSpout's record, fails. Stock pystorm logs
+Plain JSON travels unchanged, any other value as a text that begins with a mark: ``values.py`` has the table. A value
+that cannot travel is an error that names stream and field: the tuple, or KafkaSpout's record, fails. Stock pystorm logs
 such a value, sends nothing and acks the tuple; it turns a Decimal into a float.
 
 A chunk is one tuple of its stream. Its first field is ``"\u0000chunk:"`` and base64 of an Arrow IPC stream with all
