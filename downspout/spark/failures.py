@@ -26,7 +26,7 @@ from downspout.ledger.retry_schedule import Backoff
 T = TypeVar("T")
 
 TRIES = 4  # Attempts per task: the default of clusters (spark.task.maxFailures), but not of `local[N]`
-RESTARTS_MAX = 10  # Consecutive retries of what Spark does not retry
+RESTARTS_MAX = 10  # Consecutive retries of failures that Spark does not retry
 PAUSES = Backoff(2_000, 16_000)
 FORGOTTEN_S = 300.0  # An attempt that ran for so long resets the count of failures
 

@@ -5,8 +5,8 @@ group of their supervisor, also after its death. So ending a group ends exactly 
 
 A group's id is the process id of its leader, and the kernel does not reuse that id while the group has members. Once
 the group is empty, an unrelated process may get the id; while it lives, its birth shows the difference. If it has ended
-and left a group of its own, the two are indistinguishable. That takes a crash of ours and a reuse of the id within the
-same boot. So only groups that are recorded as started and not as ended are ended.
+but left a group, the two are indistinguishable; for that, we must have crashed and the id been reused within one boot.
+So only groups that are recorded as started, and not as ended, are ended.
 """
 
 from __future__ import annotations

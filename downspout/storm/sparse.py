@@ -1,10 +1,10 @@
-"""A ``sparse`` that runs stock streamparse's, adapted to a Storm of ours.
+"""A ``sparse`` that runs stock streamparse's, adapted to our Storm node.
 
 In the environment of ``downspout storm shell`` it precedes the real program, which it runs unchanged after four steps.
 They apply only if nimbus is that of our node:
 
 * An error is raised if nimbus does not run; streamparse would show a traceback of Thrift's.
-* So it is if a topology to be killed does not run, or one to be submitted does.
+* The same holds if a topology to be killed does not run, or one to be submitted already does.
 * Commands that query Storm's UI or log in by SSH, neither of which our node has, name what to use instead.
 * A ``config.json`` made for a cluster (SSH, virtualenvs, workers by name) is replaced by one for this node.
 """

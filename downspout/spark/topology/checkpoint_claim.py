@@ -1,4 +1,4 @@
-"""Bind a checkpoint to its topology, by a file of ours beside Spark's.
+"""Bind a checkpoint to its topology, by an extra file beside Spark's.
 
 Spark assigns state to operators by their position in the plan. It would accept the checkpoint of another topology, or
 of this one before its stateful bolts were changed. So the relevant parts of the topology are recorded and compared.

@@ -43,7 +43,7 @@ _VALUES_MODULE = "downspout.engine.lifecycle"
 
 
 class Row(NamedTuple):
-    """One row between stages; ``task`` is the index of a stateful bolt's task, else 0."""
+    """One row between stages; ``task`` is the index of a stateful bolt's task, otherwise 0."""
 
     kind: str
     component: str
