@@ -36,10 +36,10 @@ from downspout.kafka.port import (
 from downspout.kafka.producer import KafkaProducerPort, KafkaTransactionalPort
 from downspout.kafka.retry_gate import cure_of, describe
 
+ERROR_S_MAX = 10  # How long a question is repeated while its error may pass
+ERROR_POLL_S = 0.1
 TOPIC_READY_S = 10
 TOPIC_POLL_S = 0.01
-COORDINATOR_READY_S = 10
-COORDINATOR_POLL_S = 0.1
 RECORD_BYTES_MAX = 16 * 1024 * 1024
 CONNECTION = {
     "bootstrap_timeout_ms": 5000,
@@ -268,16 +268,20 @@ class KafkaCluster(Cluster):
     ) -> bool:
         """Create the topic where it does not exist and wait until it can be used; return whether it was created."""
         wanted = {"num_partitions": partitions, "configs": dict(config or {}), "replication_factor": replication or -1}
-        with self._admin() as admin:
-            try:
-                admin.create_topics({topic: wanted})
-                _wait_for_leaders(admin, topic)
-            except errors.TopicAlreadyExistsError:
-                return False
-            except errors.KafkaError as error:
-                kind = SilentBrokersError if error.retriable else BrokerError
-                otherwise = "check whether the brokers answer" if error.retriable else "another name or setting"
-                raise kind(f"{topic} cannot be created: {_brief(error)}", cure=cure_of(error, otherwise)) from error
+
+        def create(admin: KafkaAdminClient) -> None:
+            admin.create_topics({topic: wanted})
+            _wait_for_leaders(admin, topic)
+
+        try:
+            self._retry(create, _is_unsent)
+        except errors.TopicAlreadyExistsError:
+            return False
+        except errors.KafkaError as error:
+            passes = _may_pass(error)
+            otherwise = "check whether the brokers answer" if passes else "another name or setting"
+            kind = SilentBrokersError if passes else BrokerError
+            raise kind(f"{topic} cannot be created: {_brief(error)}", cure=cure_of(error, otherwise)) from error
         return True
 
     def delete_records(self, topic: str, partition: int, before: int) -> None:
@@ -391,28 +395,42 @@ class KafkaCluster(Cluster):
     def _ask_again(
         self, what: str, question: Callable[[KafkaAdminClient], Any], made: Callable[[Any], None] = lambda net: None
     ) -> Any:
-        """Ask, and again for 10 s where the error is one that passes: a broker is gone, a coordinator moves."""
-        deadline = time.monotonic() + COORDINATOR_READY_S
+        """Ask, and retry errors that may pass, such as a dead broker or a moving coordinator, for 10 s."""
+        try:
+            return self._retry(question, _may_pass, made)
+        except errors.KafkaError as error:
+            cure = cure_of(error, "check the broker's log")
+            raise BrokerError(f"{what} cannot be read: {_brief(error)}", cure=cure) from error
+
+    def _retry(
+        self,
+        call: Callable[[KafkaAdminClient], Any],
+        passes: Callable[[errors.KafkaError], bool],
+        made: Callable[[Any], None] = lambda net: None,
+    ) -> Any:
+        """Call with an admin client, and again with a new one for 10 s after errors that pass."""
+        deadline = time.monotonic() + ERROR_S_MAX
         while True:
             try:
-                # A new client each time: one that knows the coordinator goes on asking that node, even if it is dead.
+                # A client that knows the coordinator keeps asking that node, even if it is dead.
                 with self._admin(made) as admin:
-                    return question(admin)
+                    return call(admin)
             except errors.KafkaError as error:
-                if not error.retriable or time.monotonic() >= deadline:
-                    cure = cure_of(error, "check the broker's log")
-                    raise BrokerError(f"{what} cannot be read: {_brief(error)}", cure=cure) from error
-            time.sleep(COORDINATOR_POLL_S)
+                if not passes(error) or time.monotonic() >= deadline:
+                    raise
+            time.sleep(ERROR_POLL_S)
 
     def delete_topic(self, topic: str) -> bool:
         """Delete a topic with all its records; return whether there was one."""
-        with self._admin() as admin:
-            try:
-                admin.delete_topics([topic])
-            except errors.UnknownTopicOrPartitionError:
-                return False
-            except errors.KafkaError as error:
-                raise BrokerError(f"{topic} cannot be deleted: {_brief(error)}") from error
+        try:
+            self._retry(
+                lambda admin: admin.delete_topics([topic]),
+                _is_unsent,
+            )
+        except errors.UnknownTopicOrPartitionError:
+            return False
+        except errors.KafkaError as error:
+            raise BrokerError(f"{topic} cannot be deleted: {_brief(error)}") from error
         return True
 
     def delete_groups(self, groups: Collection[str]) -> list[str]:
@@ -453,6 +471,16 @@ class KafkaCluster(Cluster):
         for (name, _), count in sizes.items():
             found[name] = found.get(name, 0) + count
         return found
+
+
+def _is_unsent(error: errors.KafkaError) -> bool:
+    """Return whether the controller had only just started: the client knew no address for it, and sent nothing."""
+    return isinstance(error, errors.UnknownBrokerIdError)
+
+
+def _may_pass(error: errors.KafkaError) -> bool:
+    """Return whether to retry: kafka-python does not consider an unknown controller retriable."""
+    return bool(error.retriable) or _is_unsent(error)
 
 
 def _wait_for_leaders(admin: KafkaAdminClient, topic: str) -> None:

@@ -227,6 +227,8 @@ def open_transactions(admin: Any, group: str) -> list[OpenTransaction]:
         KafkaError: there is no right to ask, or no answer.
     """
     (described,) = admin.describe_topics([OFFSETS_TOPIC])
+    if (error := errors.for_code(described["error_code"])) is not errors.NoError:
+        raise error(OFFSETS_TOPIC)
     home = TopicPartition(OFFSETS_TOPIC, partition_of_group(group, len(described["partitions"])))
 
     def begun() -> dict[int, int]:

@@ -24,7 +24,7 @@ def _unhurried() -> Iterator[None]:
         patch.setattr(consumer, "REMOTE_MS_MAX", UNHURRIED_S * 1000)
         patch.setattr(address, "ANSWER_S_MAX", float(UNHURRIED_S))
         patch.setattr(client, "TOPIC_READY_S", UNHURRIED_S)
-        patch.setattr(client, "COORDINATOR_READY_S", UNHURRIED_S)
+        patch.setattr(client, "ERROR_S_MAX", UNHURRIED_S)
         patch.setitem(client.CONNECTION, "bootstrap_timeout_ms", UNHURRIED_S * 1000)
         yield
 

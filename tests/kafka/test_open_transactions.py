@@ -7,6 +7,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from kafka import errors
 from kafka.admin import TransactionState
 
 from downspout.kafka import OpenTransaction, TopicPartition
@@ -22,7 +23,7 @@ class Admin:
     def describe_topics(self, topics: Sequence[str]) -> Sequence[Any]:
         """Return that there is one partition."""
         assert topics == [OFFSETS_TOPIC]
-        return [{"partitions": [{}]}]
+        return [{"error_code": 0, "partitions": [{}]}]
 
     def describe_producers(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, Any]:
         """Return a look."""
@@ -54,3 +55,12 @@ def test_a_transaction_is_lost_if_it_stays_open_though_its_coordinator_has_ended
 ) -> None:
     """One that ended between two looks is not, nor is the next one of the same producer."""
     assert open_transactions(Admin(state, starts), "group") == found
+
+
+def test_a_client_that_may_not_see_the_topic_of_commits_gets_kafkas_error() -> None:
+    """Brokers describe a topic without the right to see it as one without partitions."""
+    admin = Admin("Ongoing", ())
+    denied = {"error_code": errors.TopicAuthorizationFailedError.errno, "partitions": []}
+    admin.describe_topics = lambda topics: [denied]  # type: ignore[method-assign]
+    with pytest.raises(errors.TopicAuthorizationFailedError):
+        open_transactions(admin, "group")
