@@ -351,6 +351,18 @@ def test_the_command_names_what_it_has_not_run(capsys: pytest.CaptureFixture[str
     assert "not run: words, sums, parcels" in capsys.readouterr().out
 
 
+def test_each_record_has_a_number_of_its_own() -> None:
+    """The numbers that a scenario's function is given count all records, those of one burst too."""
+    numbers = []
+
+    def numbered(chance: random.Random, number: int) -> Any:
+        numbers.append(number)
+        return order(chance, number)
+
+    simulate(replace(orders, records=numbered), [1])
+    assert numbers == list(range(len(numbers)))
+
+
 def test_records_that_are_none_are_told() -> None:
     """A scenario whose records are no bytes ends with an error that says so, and not somewhere in Kafka."""
     wrong = replace(orders, records=lambda chance, number: {"number": number})  # type: ignore[arg-type,return-value]

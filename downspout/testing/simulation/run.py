@@ -283,14 +283,14 @@ def covers(word: str, place: str) -> bool:
 
     >>> [covers(word, "orders[0]@7") for word in ("orders[0]@7", "orders[0]@3-8", "orders[0]@3-7", "orders[1]@3-8")]
     [True, True, False, False]
-    >>> [covers(word, "orders[0]@7") for word in ("re-reads", "orders[0]@-1")]
-    [False, False]
+    >>> covers("re-reads", "orders[0]@7"), covers("orders[0]@-1", "orders[0]@7"), covers("3-8", "orders[0]")
+    (False, False, False)
     """
     if word == place or "-" not in word:
         return word == place
     (where, _, offset), (partition, _, span) = place.rpartition("@"), word.rpartition("@")
     start, _, end = span.partition("-")
-    known = where == partition and start.isdecimal() and end.isdecimal()
+    known = where == partition and all(map(str.isdecimal, (offset, start, end)))
     return known and int(start) <= int(offset) < int(end)
 
 

@@ -83,8 +83,10 @@ class Sources:
         """Write some records now."""
         topic = self._chance.choice(self._topics)
         transaction = self._world.kafka.transaction() if step.chance < self._world.plan.transactions else None
-        records = [self._write(topic, transaction) for _ in range(int(step.size))]
-        self.sent += records
+        first = len(self.sent)
+        for _ in range(int(step.size)):
+            self.sent.append(self._write(topic, transaction))
+        records = self.sent[first:]
         if transaction is not None:
             entry = (transaction, records)
             self._open.append(entry)
