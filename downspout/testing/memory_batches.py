@@ -150,22 +150,23 @@ class MemoryBatchStore:
 
     def delete_ranges(self, epoch: int, from_txid: int, partitions: Collection[PartitionId]) -> None:
         """Delete ranges from a transaction on."""
-        self._delete("delete_ranges", epoch, partitions, lambda txid: txid >= from_txid)
+        self._write("delete_ranges", epoch, lambda: self._delete(partitions, lambda txid: txid >= from_txid))
 
     def delete_below(self, epoch: int, txid: int, partitions: Collection[PartitionId]) -> None:
         """Delete what lies below a transaction."""
-        for known in [each for each in self._memory.partitions if each < txid]:
-            del self._memory.partitions[known]
-        self._delete("delete_below", epoch, partitions, lambda each: each < txid)
 
-    def _delete(self, what: str, epoch: int, partitions: Collection[PartitionId], goes: Callable[[int], bool]) -> None:
         def change() -> None:
-            for name in partitions:
-                ranges = self._memory.ranges.get(name, {})
-                for txid in [each for each in ranges if goes(each)]:
-                    del ranges[txid]
+            for known in [each for each in self._memory.partitions if each < txid]:
+                del self._memory.partitions[known]
+            self._delete(partitions, lambda each: each < txid)
 
-        self._write(what, epoch, change)
+        self._write("delete_below", epoch, change)
+
+    def _delete(self, partitions: Collection[PartitionId], goes: Callable[[int], bool]) -> None:
+        for name in partitions:
+            ranges = self._memory.ranges.get(name, {})
+            for txid in [each for each in ranges if goes(each)]:
+                del ranges[txid]
 
     def close(self) -> None:
         """End the claim."""

@@ -113,6 +113,7 @@ class MetadataContract:
         old, emitter, new = opened(), opened(), opened()
         before = old.claim(MINE)
         old.save_coordinator(before, CoordinatorState(5, {5: 0}))
+        old.save_partitions(before, 5, [["lines", 5]])
         now = new.claim(MINE)
         ranges = {P0: BatchRange(0, 1)}
         for store in (old, emitter):
@@ -127,6 +128,7 @@ class MetadataContract:
                 with pytest.raises(StaleCoordinatorError):
                     write()
         assert (new.load_coordinator(), dict(new.load_ranges([P0]))) == (CoordinatorState(5, {5: 0}), {})
+        assert new.load_partitions(5) == [["lines", 5]]
         emitter.save_ranges(now, 5, {P0: BatchRange(0, 1)})
         assert new.load_ranges([P0]) == {P0: {5: BatchRange(0, 1)}}
 
