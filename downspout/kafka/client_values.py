@@ -251,7 +251,10 @@ def _codec(value: Any) -> str | None:
 def _is_idempotent(found: Mapping[str, Any]) -> bool:
     """Return whether the broker is to recognise repetitions."""
     wanted = found.get("enable_idempotence")
-    is_on = None if wanted is None else parse_as(bool, wanted)
+    try:
+        is_on = None if wanted is None else parse_as(bool, wanted)
+    except (TypeError, ValueError):
+        raise ConfigError(f"enable_idempotence = {wanted!r} is neither true nor false", cure="true") from None
     if is_on is False:
         return False
     against = [f"acks={found['acks']}"] if found["acks"] != "all" else []

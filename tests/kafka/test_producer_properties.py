@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from downspout.errors import ConfigError
 from downspout.kafka import producer_properties
 
 
@@ -19,3 +20,9 @@ def test_what_turns_idempotence_off_is_told(given: dict[str, Any], caplog: pytes
         assert producer_properties(given)["enable_idempotence"] is False
     ((name, value),) = given.items()
     assert f"idempotence is off, because of {name}={value}" in caplog.text
+
+
+def test_a_switch_that_is_none_is_a_mistake_of_the_user() -> None:
+    """It is named, with a value that would do."""
+    with pytest.raises(ConfigError, match="enable_idempotence = 'maybe' is neither"):
+        producer_properties({"enable_idempotence": "maybe"})
