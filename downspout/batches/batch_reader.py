@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from typing import Any, NamedTuple
 
 from downspout.batches.core.protocol import BatchRange
@@ -322,16 +322,12 @@ class BatchReader:
                 return
             self._listen(needs)
             before = {tp: consumer.position(tp) for tp in needs}
-            polled = self._poll()
+            polled = consumer.poll(self._poll_ms, POLL_RECORDS)
             for tp, records in polled.items():
                 self._ahead[tp].extend(records)
                 taking[tp].take(self._ahead[tp])
             if not polled and before == {tp: consumer.position(tp) for tp in needs}:
                 return
-
-    def _poll(self) -> Mapping[TopicPartition, Sequence[Record]]:
-        self._consumer.take_aborted()  # noted for the spout; forgotten here, or they would add up
-        return self._consumer.poll(self._poll_ms, POLL_RECORDS)
 
     def _listen(self, needs: set[TopicPartition]) -> None:
         others = self._ahead.keys() - needs
@@ -377,7 +373,7 @@ class BatchReader:
             if self._clock.monotonic() >= until_s:
                 return None
             self._listen(needs)
-            for tp, records in self._poll().items():
+            for tp, records in self._consumer.poll(self._poll_ms, POLL_RECORDS).items():
                 self._ahead[tp].extend(records)
                 taking[tp].take(self._ahead[tp])
         for tp, end in ends.items():

@@ -72,6 +72,7 @@ class KafkaConsumerPort(ConsumerPort):
         self._fetches = time_fetches(consumer)
         self._unanswered = 0  # Asynchronous commits in flight that have an `answered`
         self._aborted: list[tuple[TopicPartition, int, int]] = []
+        self._notes_aborted = False
         self._tolerance = Tolerance(highwater=self.highwater)
         self._columns = columns
         self._polled: Callable[[int], None] | None = None
@@ -132,7 +133,8 @@ class KafkaConsumerPort(ConsumerPort):
 
         install(self._consumer, self._tolerance)
         fetcher = fetcher_of(self._consumer)
-        fetcher.PartitionRecords = watched(fetcher.PartitionRecords, self._aborted)
+        aborted = self._aborted if self._notes_aborted else None
+        fetcher.PartitionRecords = watched(fetcher.PartitionRecords, aborted)
         self._combine = combined
 
     def _combined(self, partition: TopicPartition, parts: Sequence[Any]) -> Sequence[Record]:
@@ -185,6 +187,9 @@ class KafkaConsumerPort(ConsumerPort):
     @property
     def fetches(self) -> Fetches:
         return self._fetches
+
+    def note_aborted(self) -> None:
+        self._notes_aborted = True
 
     def take_aborted(self) -> Sequence[tuple[TopicPartition, int, int]]:
         found = list(self._aborted)
@@ -309,9 +314,10 @@ def _id_of(described: Any) -> str:
     return base64.urlsafe_b64encode(described.topic_id.bytes).decode().rstrip("=")
 
 
-def watched(known: type[Any], aborted: list[tuple[TopicPartition, int, int]]) -> type[Any]:
-    """Return a ``PartitionRecords`` that notes aborted batches and keeps raising its error."""
-    return noting_aborted(keeping_errors(known), aborted)
+def watched(known: type[Any], aborted: list[tuple[TopicPartition, int, int]] | None) -> type[Any]:
+    """Return a ``PartitionRecords`` that keeps raising its error and lists aborted batches, unless there is no list."""
+    kept = keeping_errors(known)
+    return kept if aborted is None else noting_aborted(kept, aborted)
 
 
 def _known_to_the_client(listener: RebalanceHandler) -> RebalanceHandler:

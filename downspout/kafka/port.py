@@ -226,11 +226,13 @@ class ConsumerPort(Protocol):
     def fetches(self) -> Fetches:
         """What was fetched so far, and how long it took; times are on the monotonic clock."""
 
-    def take_aborted(self) -> Sequence[tuple[TopicPartition, int, int]]:
-        """Return what reading has passed since the last call because its transaction was aborted, read_committed alone.
+    def note_aborted(self) -> None:
+        """Note the records of aborted transactions that read_committed polls skip. Before the first poll."""
 
-        Each entry is a partition, the offset of the first of some records, and how many they are. What is read again
-        is reported again.
+    def take_aborted(self) -> Sequence[tuple[TopicPartition, int, int]]:
+        """Return ranges of aborted records skipped since the last call, as partition, first offset and count.
+
+        Records that are read again are reported again. Without :meth:`note_aborted`, empty.
         """
 
     def gather(self, gathering: Gathering) -> None:

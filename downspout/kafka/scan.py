@@ -41,7 +41,6 @@ def scan(
     consumer.seek(tp, start)
     idle = 0
     while (position := consumer.position(tp)) < end:
-        consumer.take_aborted()  # noted for the spout; forgotten here, or they would add up
         try:
             records = consumer.poll(SCAN_POLL_MS, SCAN_RECORDS).get(tp, ())
         except errors.OffsetOutOfRangeError:
@@ -259,7 +258,6 @@ class TopicReader:
             open_ -= {tp for tp in open_ if self._ends is not None and at[tp] >= self._ends[tp]}
 
     def _poll(self) -> Mapping[TopicPartition, Sequence[Record]]:
-        self._consumer.take_aborted()  # noted for the spout; forgotten here, or they would add up
         try:
             return self._consumer.poll(POLL_MS, RECORDS_MAX)
         except errors.OffsetOutOfRangeError as error:
@@ -440,7 +438,6 @@ class Rereader:
     ) -> int | None:
         """Read up to one place, and pick up others on the way; return the position; None: out of time."""
         while self._idle_left and self._clock.monotonic() < self._until:
-            consumer.take_aborted()  # noted for the spout; forgotten here, or they would add up
             records = consumer.poll(REREAD_POLL_MS, NEAR).get(partition, ())
             if len(records):
                 _pick(records, wanted, found)

@@ -379,8 +379,7 @@ class _Reading:
     def batches(self) -> Iterator[pa.RecordBatch]:
         """Yield batches until the position reaches the end."""
         where, end = self._wanted.where, self._wanted.end
-        self._consumer.take_aborted()  # only the spout uses them; discarded, or they would accumulate
-        self._consumer.take_unreadable()  # of an earlier range, beyond its end
+        self._consumer.take_unreadable()  # of an earlier range, behind its end
         self._go_to_start()
         waiting_since = time.monotonic()
         while self._at < end:

@@ -450,6 +450,7 @@ def open_consumer(
         )
         if (gathering := setup.mode.gathering(setup.settings["client"])) is not None:
             consumer.gather(gathering)
+        consumer.note_aborted()
         consumer.tolerate(
             Limits.of(setup.settings["record_bytes_max"]),
             corrupt=setup.settings["on_corrupt_batch"] == "dead_letter",

@@ -268,7 +268,7 @@ class FakeConsumer(FakeMember):
                 raise
             if log.damaged and records:
                 records, position = self._sound(log, place.position, records, position)
-            if self._committed_only:
+            if self._committed_only and self._notes_aborted:
                 self._aborted += [(partition, offset, 1) for offset in log.aborted(place.position, position)]
             place.position, place.highwater = position, log.end
             if records:
@@ -354,8 +354,12 @@ class FakeConsumer(FakeMember):
         """What was fetched so far: a poll is one call, and it takes no time."""
         return self._fetches
 
+    def note_aborted(self) -> None:
+        """Note the records of aborted transactions that polls skip."""
+        self._notes_aborted = True
+
     def take_aborted(self) -> Sequence[tuple[TopicPartition, int, int]]:
-        """Return what was passed since the last call because its transaction was aborted."""
+        """Return the aborted records skipped since the last call."""
         found, self._aborted = self._aborted, []
         return found
 

@@ -66,6 +66,7 @@ class FakeMember:
         self._listener: RebalanceHandler | None = None
         self._in_listener = False
         self._aborted: list[tuple[TopicPartition, int, int]] = []
+        self._notes_aborted = False
         self._fetches = Fetches()
         self._unreadable: list[Unreadable] = []
         self._notes_large = self._notes_corrupt = False

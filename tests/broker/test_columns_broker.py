@@ -136,6 +136,8 @@ def test_a_random_topic(cluster: Cluster, broker: EmbeddedKafka, isolation: str,
     Author(broker.bootstrap, topic, 3, seed).write(12)
     client = {"isolation_level": isolation}
     with reader(cluster, partitions, False, **client) as plain, reader(cluster, partitions, True, **client) as ours:
+        plain.note_aborted()
+        ours.note_aborted()
         whole = read(plain, partitions)
         assert read(ours, partitions) == whole, f"seed {seed}"
         assert sorted(plain.take_aborted()) == sorted(ours.take_aborted())

@@ -178,6 +178,7 @@ class ReadingContract(Staged):
         self.stage.transaction(tp, [b"no", b"no"]).abort()
         self.stage.transaction(tp, [b"yes"]).commit()
         consumer = self.reader(tp)
+        consumer.note_aborted()
         end = consumer.end_offsets([tp])[tp]
         assert end == 7
         found = poll_until(consumer, lambda _: consumer.position(tp) == end)
@@ -187,6 +188,9 @@ class ReadingContract(Staged):
         assert {partition for partition, _, _ in told} == {tp}
         assert sorted(first + n for _, first, count in told for n in range(count)) == [2, 3]
         assert not consumer.take_aborted()
+        without = self.reader(tp)
+        poll_until(without, lambda _: without.position(tp) == end)
+        assert not without.take_aborted()
 
     def test_an_open_transaction_hides_what_follows(self) -> None:
         """The end is the last stable offset while a transaction is open, and nothing beyond it is returned."""

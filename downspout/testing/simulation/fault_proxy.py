@@ -258,8 +258,8 @@ class Consumer:
         self._real, self._process = real, process
         for name in ("assign", "assignment", "rejoin_pending", "position", "seek", "pause", "resume", "paused"):
             setattr(self, name, getattr(real, name))
-        self.highwater, self.take_aborted, self.connected = real.highwater, real.take_aborted, real.connected
-        self.membership = real.membership
+        self.highwater, self.connected, self.membership = real.highwater, real.connected, real.membership
+        self.note_aborted, self.take_aborted = real.note_aborted, real.take_aborted
         self.tolerate, self.take_unreadable = real.tolerate, real.take_unreadable
         self.fetches, self.gather = real.fetches, real.gather
 
