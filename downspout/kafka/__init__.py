@@ -1,15 +1,15 @@
 """A Kafka client behind a port, fetched bytes as columns, and workarounds for kafka-python.
 
-* ``port``: what the rest of the library knows about Kafka: a cluster, its consumers and producers. ``clusters`` finds
-  one by its bootstrap string; ``address`` says why an address cannot be used.
-* ``client``, ``consumer``, ``producer``: the port on real brokers. ``describing`` is what administrators ask,
+* ``port``: the interface the rest of the library uses: a cluster, its consumers and producers. ``clusters`` finds a
+  cluster by its bootstrap string; ``address`` diagnoses addresses that do not work.
+* ``client``, ``consumer``, ``producer``: the port on real brokers. ``describing`` answers administrators' questions,
   ``producer_batches`` fills batches, ``partitioners`` choose partitions, ``client_values`` checks properties,
   ``log_filters`` filters the client's log.
 * ``columns``: fetched batches as numpy and Arrow arrays; ``unreadable``: records that cannot be returned whole.
-* ``scan``: part of a log, by position; ``retry_gate``: which errors pass, and when to try again.
+* ``scan``: reads part of a log; ``retry_gate``: classifies and retries errors.
 * ``patches``: the only modules that use private names of kafka-python.
 
-Importing the package imports nothing else, so a command that needs only an address does not load the client.
+Importing the package loads no submodule: a command that needs only an address does not load the client.
 
 To change how fetched bytes become columns: columns/decode.py
 To change how columns become records, and how a commit is sent: consumer.py

@@ -1,9 +1,8 @@
-"""Bootstrap strings: their addresses, and the reason if an address cannot be used.
+"""Parse bootstrap strings, and diagnose addresses that do not work.
 
-A client retries in the background until its time is over, and cannot say what is wrong: a wrong password and an expired
-certificate end as "timed out". Here one question is asked of one address without a client. The answer distinguishes:
-nobody listens, the host name is unknown, something other than Kafka listens, a broker refuses us (TLS or SASL, with the
-broker's words and a cure), or a broker answers. No message holds a secret.
+A client retries in the background until it times out: a wrong password and an expired certificate both end as "timed
+out". This module sends one request to an address without a client. The result is one of: nobody listens, unknown host
+name, not Kafka, refused (TLS or SASL, with the broker's message and a cure), or answered. No message holds a secret.
 """
 
 from __future__ import annotations
@@ -30,15 +29,15 @@ CLIENT_ID = b"downspout"
 
 
 class NotKafkaError(Exception):
-    """Something answered, or hung up, but not as a Kafka broker does."""
+    """The peer does not behave like a Kafka broker."""
 
 
 class HungUpError(NotKafkaError):
-    """The connection was closed, or a TLS alert came: a broker does this if the security protocol is wrong."""
+    """The peer closed the connection or sent a TLS alert, as brokers do if the security protocol is wrong."""
 
 
 class AnswerReader:
-    """Reads the numbers and texts of an answer, one after the other.
+    """Reads the fields of a response in order.
 
     >>> reader = AnswerReader(bytes([0, 0, 0, 7, 0, 2]) + b"ab" + bytes([255, 255]))
     >>> reader.number(">i"), reader.text(), reader.text()
@@ -50,7 +49,7 @@ class AnswerReader:
         self._place = 0
 
     def number(self, form: str) -> int:
-        """Return the next number, of this form of ``struct``."""
+        """Return the next number; ``form`` is a format of ``struct``."""
         try:
             (value,) = struct.unpack_from(form, self._answer, self._place)
         except struct.error:
@@ -59,8 +58,8 @@ class AnswerReader:
         return int(value)
 
     def data(self, form: str) -> bytes:
-        """Return the next bytes, whose length precedes them; a null is empty."""
-        size = max(self.number(form), 0)  # -1 stands for null
+        """Return the next length-prefixed bytes; null is empty."""
+        size = max(self.number(form), 0)  # -1: null
         if self._place + size > len(self._answer):
             raise NotKafkaError("the answer is cut short")
         self._place += size
@@ -75,18 +74,18 @@ class AnswerReader:
 
 
 def text(value: str) -> bytes:
-    """Return a text as requests have it."""
+    """Encode a string for a request."""
     encoded = value.encode()
     return struct.pack(">h", len(encoded)) + encoded
 
 
 def exchange(connection: socket.socket, key: int, version: int, body: bytes) -> AnswerReader:
-    """Ask, and return what follows the header of the answer.
+    """Send a request, and return the body of the response.
 
-    ``key`` and ``version`` say which request; a version whose headers are not of the flexible kind.
+    ``version`` must be one without flexible headers (KIP-482).
 
     Raises:
-        OSError: the connection broke, or nothing came in time.
+        OSError: the connection broke, or timed out.
     """
     header = struct.pack(">hhih", key, version, 1, len(CLIENT_ID)) + CLIENT_ID
     connection.sendall(struct.pack(">i", len(header) + len(body)) + header + body)
@@ -117,7 +116,7 @@ def _read(connection: socket.socket, size: int) -> bytes:
 
 PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
-"""Those by user and password; a listener may want others, which are left to the client."""
+"""Mechanisms by user and password; the others are left to the client."""
 
 OTHER_MECHANISMS = ("GSSAPI", "OAUTHBEARER", "AWS_MSK_IAM")
 SASL_HANDSHAKE, SASL_AUTHENTICATE = 17, 36
@@ -127,7 +126,7 @@ FILES = ("ssl_cafile", "ssl_certfile", "ssl_keyfile", "ssl_crlfile")
 
 
 class RefusedError(Exception):
-    """A broker is there and refuses us; ``cure`` says what would help."""
+    """A broker answers and refuses us; ``cure`` suggests a fix."""
 
     def __init__(self, what: str, cure: str) -> None:
         super().__init__(what)
@@ -142,12 +141,12 @@ class ListenerProtocol(NamedTuple):
 
 
 def protocol_of(client: Mapping[str, Any]) -> str:
-    """Return the security protocol that properties of a client name."""
+    """Return the security protocol of a client's properties."""
     return str(client.get("security_protocol") or "PLAINTEXT")
 
 
 def check_client(client: Mapping[str, Any]) -> None:
-    """Raise where properties of a client about TLS and SASL cannot work, whatever the broker.
+    """Raise if a client's TLS and SASL properties cannot work with any broker.
 
     Raises:
         ConfigError: an unknown protocol or mechanism, no user or password, a file that cannot be read.
@@ -163,7 +162,7 @@ def check_client(client: Mapping[str, Any]) -> None:
 
 
 def check_names(client: Mapping[str, Any]) -> None:
-    """Raise as :func:`check_client`, without a look at files."""
+    """Check like :func:`check_client`, without reading files."""
     for name, value in client.items():
         if name.startswith(("sasl_plain_", "ssl_password")) and not isinstance(value, str | None):
             raise ConfigError(f"kafka.client.{name} is not text", cure="quotes around it")
@@ -184,7 +183,7 @@ def check_names(client: Mapping[str, Any]) -> None:
 
 
 def _tls(client: Mapping[str, Any]) -> ssl.SSLContext:
-    """Return what the client would use for TLS."""
+    """Return the client's TLS context."""
     for name in FILES:
         if client.get(name):
             try:
@@ -203,17 +202,17 @@ def _tls(client: Mapping[str, Any]) -> ssl.SSLContext:
 
 
 def can_enter(client: Mapping[str, Any]) -> bool:
-    """Return whether :func:`enter` can make all steps; otherwise SASL is left to the client."""
+    """Return whether :func:`enter` supports the mechanism; otherwise SASL is left to the client."""
     return not protocol_of(client).startswith("SASL_") or client.get("sasl_mechanism") in MECHANISMS
 
 
 def enter(connection: socket.socket, host: str, client: Mapping[str, Any]) -> socket.socket:
-    """Do what comes before the first request, and return what to speak through from then on.
+    """Do the TLS handshake and authenticate; return the connection to use from then on.
 
     Raises:
-        OSError: the connection broke, or nothing came in time.
-        ConfigError: the properties make no sense.
-        NotKafkaError: what answers does not speak this protocol.
+        OSError: the connection broke, or timed out.
+        ConfigError: the properties are invalid.
+        NotKafkaError: the peer does not speak this protocol.
         RefusedError: the broker refuses us, or its certificate is not trusted.
     """
     check_client(client)
@@ -290,7 +289,7 @@ def _mechanisms(answer: AnswerReader) -> tuple[str, ...]:
 
 
 def listener_at(host: str, port: int, timeout_s: float = 1.0) -> ListenerProtocol | None:
-    """Return how a port wants to be spoken to, None where that is no Kafka broker. No secret is sent."""
+    """Detect the security protocol of a port; None: no Kafka broker. Sends no secret."""
     anybody = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     anybody.check_hostname, anybody.verify_mode = False, ssl.CERT_NONE
     for tls in (True, False):
@@ -298,7 +297,7 @@ def listener_at(host: str, port: int, timeout_s: float = 1.0) -> ListenerProtoco
             with socket.create_connection((host, port), timeout=timeout_s) as connection:
                 return _listener(anybody.wrap_socket(connection) if tls else connection, tls)
         except ssl.SSLError as error:
-            if "CERTIFICATE" in str(error.reason):  # it misses ours: "bad", "required" or "unknown", by its kind
+            if "CERTIFICATE" in str(error.reason):  # it wants one of ours: "bad", "required" or "unknown", by its kind
                 return ListenerProtocol("SSL")
         except (OSError, NotKafkaError):
             continue
@@ -317,12 +316,12 @@ def _listener(connection: socket.socket, tls: bool) -> ListenerProtocol | None:
 
 
 METADATA = 3
-METADATA_VERSION = 2  # the oldest version that has the cluster's id; still spoken by Kafka 4
+METADATA_VERSION = 2  # the oldest version with the cluster's id; Kafka 4 still supports it
 PORT_DEFAULT = 9092
 ANSWER_S_MAX = 3.0
-ADVERTISED_S_MAX = 1.0  # For a connection to an address that a broker names
+ADVERTISED_S_MAX = 1.0  # For a connection to an advertised address
 SILENT_S_MAX = 0.5
-NEXT_S = 0.3  # So long after one address the next one is asked too: a healthy broker takes a few milliseconds
+NEXT_S = 0.3  # Delay before the next address is tried too; a healthy broker answers within milliseconds
 START = "start the broker (`downspout kafka start`), or correct kafka.bootstrap"
 
 
@@ -363,23 +362,23 @@ class BrokerAnswer(NamedTuple):
 
 
 def ask(host: str, port: int, timeout_s: float = 2.0, client: Mapping[str, Any] | None = None) -> BrokerAnswer:
-    """Return what the broker at this address says.
+    """Return the metadata of the broker at this address.
 
-    ``timeout_s`` is the longest wait, for the connection and for each part of an answer.
+    ``timeout_s`` limits connecting, and each read.
 
     Raises:
-        OSError: no connection, or none in time (``socket.gaierror``: unknown name; ``TimeoutError``: silence).
-        NotKafkaError: no broker that speaks as ``client`` says.
-        RefusedError: a broker, and it does not let us in.
+        OSError: no connection (``socket.gaierror``: unknown name; ``TimeoutError``: no answer).
+        NotKafkaError: no broker that speaks the protocol of ``client``.
+        RefusedError: the broker refuses us.
     """
     with socket.create_connection((host, port), timeout=timeout_s) as connection:
-        # an empty list of topics: none
+        # no topics
         entered = enter(connection, host, client or {})
         return _parse(exchange(entered, METADATA, METADATA_VERSION, struct.pack(">i", 0)))
 
 
 def _parse(answer: Any) -> BrokerAnswer:
-    """Read brokers (node, host, port, rack) and the cluster's id; what follows is of no interest."""
+    """Read the brokers (node, host, port, rack) and the cluster's id; ignore the rest."""
     brokers = []
     for _ in range(answer.number(">i")):
         answer.number(">i")
@@ -395,12 +394,12 @@ Address = tuple[str, int]
 def ask_all(
     addresses: Sequence[Address], client: Mapping[str, Any] | None = None
 ) -> tuple[Address | None, list[Trouble]]:
-    """Return the first address that can be used, or None and what is wrong with each.
+    """Return the first address that works, or None and the trouble with each.
 
-    A silent one does not hold the others up. All together take 3 to 5 s at most.
+    A silent address does not delay the others; the whole call takes 3 to 5 s at most.
 
     Raises:
-        ConfigError: the properties make no sense.
+        ConfigError: the properties are invalid.
     """
     client = client or {}
     check_client(client)
@@ -433,7 +432,7 @@ def ask_all(
 def _trouble(host: str, port: int, client: Mapping[str, Any]) -> Trouble | None:
     try:
         if client.get("proxy_url") or client.get("socks5_proxy"):
-            return None  # the way through a proxy is the client's alone
+            return None  # only the client can connect through a proxy
         if can_enter(client):
             return _advertised(host, port, ask(host, port, ANSWER_S_MAX, client))
         else:
@@ -442,7 +441,7 @@ def _trouble(host: str, port: int, client: Mapping[str, Any]) -> Trouble | None:
     except socket.gaierror:
         return Trouble(f"the host name {host} is unknown")
     except TimeoutError:
-        # Who is silent once is silent again: a short look, for a spout must answer within 5 s whatever its broker does.
+        # It will probably time out again: wait briefly, because a spout must answer within 5 s.
         return _mismatch(host, port, client, SILENT_S_MAX) or Trouble(f"{host}:{port} does not answer")
     except RefusedError as error:
         return Trouble(f"{host}:{port}: {error}", error.cure)
@@ -454,10 +453,10 @@ def _trouble(host: str, port: int, client: Mapping[str, Any]) -> Trouble | None:
 
 
 def _advertised(host: str, port: int, answer: BrokerAnswer) -> Trouble | None:
-    """Return what is wrong where none of the addresses can be reached under which the brokers want to be found.
+    """Return the trouble if no advertised address can be reached from here.
 
-    A client learns them from whichever broker it asks first, and then speaks to these alone. It would name the address
-    that works.
+    A client uses the advertised addresses after its first request; its own error would name the bootstrap address,
+    which works.
     """
     wrong = []
     if f"{host}:{port}" in answer.brokers:
@@ -481,7 +480,7 @@ def _advertised(host: str, port: int, answer: BrokerAnswer) -> Trouble | None:
 
 
 def _mismatch(host: str, port: int, client: Mapping[str, Any], step_s_max: float = 1.0) -> Trouble | None:
-    """Return what is wrong where a broker is there and wants to be spoken to in another way."""
+    """Return the trouble if the port has a broker with another security protocol."""
     ours, found = protocol_of(client), listener_at(host, port, step_s_max)
     if found is None:
         return None

@@ -1,4 +1,4 @@
-"""The cluster port on real brokers: makes kafka-python's clients and asks its administrator.
+"""The cluster port on real brokers, by kafka-python's clients.
 
 The properties below override kafka-python's defaults; a user's (``kafka.client.…``) override both.
 """
@@ -43,19 +43,18 @@ TOPIC_POLL_S = 0.01
 RECORD_BYTES_MAX = 16 * 1024 * 1024
 CONNECTION = {
     "bootstrap_timeout_ms": 5000,
-    "reconnect_backoff_max_ms": 2000,  # the default of 30 s would let a broker that is back wait for us that long
+    "reconnect_backoff_max_ms": 2000,  # by default, reconnecting to a broker that is back takes up to 30 s
 }
 SETUP = {"socket_connection_setup_timeout_ms": 3000, "socket_connection_setup_timeout_max_ms": 10_000}
-"""How long a connection may take, doubled after each failure; the default of 10 s to 30 s is the cost of a silent
-broker.
-Passed to the network's client, since consumers and producers have no such property."""
+"""Time limit of a connection, doubled after each failure; by default a silent broker costs 10 s to 30 s. Passed to the
+network client, since consumers and producers have no such property."""
 CONSUMER = {
     "enable_auto_commit": False,
     "isolation_level": "read_committed",
     "allow_auto_create_topics": False,
-    "metadata_max_age_ms": 30_000,  # how soon new topics and partitions are seen
+    "metadata_max_age_ms": 30_000,  # delay until new topics and partitions are seen
     "fetch_max_bytes": RECORD_BYTES_MAX,
-    "max_partition_fetch_bytes": 2 * 1024 * 1024,  # a larger record comes all the same, alone
+    "max_partition_fetch_bytes": 2 * 1024 * 1024,  # a larger record is still returned, alone
     "metrics_enabled": False,
 }
 PRODUCER = {
@@ -66,13 +65,13 @@ PRODUCER = {
 }
 
 CONNECTING = ("security_", "ssl_", "sasl_", "proxy_", "socks5_", "client_dns_", "socket_options", "reconnect_backoff_")
-"""Prefixes of the properties that all kinds of clients share, because they say how to connect."""
+"""Prefixes of connection properties, which all kinds of clients share."""
 
 log_filters.install()
 
 
 def connection_properties(client: Mapping[str, Any]) -> dict[str, Any]:
-    """Return those properties of a client that say how to connect.
+    """Return the connection properties among a client's.
 
     >>> connection_properties({"security_protocol": "SSL", "fetch_max_bytes": 1, "ssl_cafile": "ca.pem"})
     {'security_protocol': 'SSL', 'ssl_cafile': 'ca.pem'}
@@ -88,7 +87,7 @@ class KafkaCluster(Cluster):
         client: kafka-python properties for every connection (security, above all).
 
     Raises:
-        BrokerError: no address is answered (asked for at most 3 s each).
+        BrokerError: no address answers within 3 s.
         ConfigError: ``bootstrap`` is malformed.
     """
 
@@ -99,10 +98,10 @@ class KafkaCluster(Cluster):
         self._check(self._client)
 
     def _check(self, client: Mapping[str, Any]) -> Address:
-        """Return an address that answers. A client would notice only after its time-out, and not say why.
+        """Return an address that answers; a client would only time out, without a reason.
 
         Raises:
-            BrokerError: there is none (SilentBrokersError: and no broker refuses us).
+            BrokerError: no address works (SilentBrokersError: none refuses us either).
         """
         usable, found = ask_all(self._addresses, client)
         if usable is None:
@@ -116,9 +115,9 @@ class KafkaCluster(Cluster):
     def _connecting(
         self, client: Mapping[str, Any], watch: Callable[[Any], Any] = lambda net: None
     ) -> Iterator[Callable[..., Any]]:
-        """Provide a client factory; if the client cannot be made, end its thread and say why.
+        """Provide a factory for the network client; if making the client fails, end its thread and explain.
 
-        ``watch`` is given the network's client, to report the brokers that it waits for.
+        ``watch`` receives the network client, to report silent brokers.
         """
         made: list[Any] = []
         usable = self._check(client)
@@ -153,10 +152,10 @@ class KafkaCluster(Cluster):
         auto_commit_ms: int | None = None,
         columns: bool = False,
     ) -> KafkaConsumerPort:
-        """Return a consumer that commits only on request, and with ``auto_commit_ms`` also by itself.
+        """Return a consumer that commits only on request, unless ``auto_commit_ms`` is given.
 
         Raises:
-            BrokerError: no broker answers, or the installed kafka-python is another one than we know.
+            BrokerError: no broker answers, or the installed kafka-python is not supported.
         """
         properties = {**self._client, **CONSUMER, **client_values(client or {})}
         if properties["enable_auto_commit"]:
@@ -180,7 +179,7 @@ class KafkaCluster(Cluster):
                 kafka_client=factory,
                 **properties,
             )
-            if properties.get("api_version") is not None:  # else it has learnt who the brokers are, with their version
+            if properties.get("api_version") is not None:  # otherwise it has connected to learn the version
                 made.bootstrap(properties["bootstrap_timeout_ms"])
         watches[0].allow_joins(made)
         return KafkaConsumerPort(made, starts_at_beginning, columns)
@@ -214,7 +213,7 @@ class KafkaCluster(Cluster):
     def transactional_producer(
         self, transactional_id: str, *, client: Mapping[str, Any] | None = None, partitioner: str | Choose = "sticky"
     ) -> KafkaTransactionalPort:
-        """Return a transactional producer; an older one with this id is fenced, and its transaction aborted.
+        """Return a transactional producer; fence an older one with this id and abort its transaction.
 
         Raises:
             BrokerError: no broker answers.
@@ -244,7 +243,7 @@ class KafkaCluster(Cluster):
 
     @contextmanager
     def _admin(self, made: Callable[[Any], None] = lambda net: None) -> Iterator[KafkaAdminClient]:
-        """Open an admin client; ``made`` is given the network's client below it."""
+        """Open an admin client; ``made`` receives its network client."""
         with self._connecting(self._client) as factory:
 
             def seen(**properties: Any) -> Any:
@@ -266,7 +265,7 @@ class KafkaCluster(Cluster):
     def ensure_topic(
         self, topic: str, partitions: int = 1, config: Mapping[str, str] | None = None, replication: int | None = None
     ) -> bool:
-        """Create the topic where it does not exist and wait until it can be used; return whether it was created."""
+        """Create the topic unless it exists, and wait until it can be used; return whether it was created."""
         wanted = {"num_partitions": partitions, "configs": dict(config or {}), "replication_factor": replication or -1}
 
         def create(admin: KafkaAdminClient) -> None:
@@ -294,7 +293,7 @@ class KafkaCluster(Cluster):
                 raise BrokerError(f"the records below {place} cannot be deleted: {_brief(error)}") from error
 
     def group_offsets(self, group: str) -> dict[TopicPartition, OffsetAndMetadata]:
-        """Return all that a consumer group has committed; empty where there is no such group.
+        """Return all commits of a consumer group; empty if it does not exist.
 
         Raises:
             BrokerError: the broker refuses (no permission), or has no coordinator for the group after 10 s.
@@ -303,7 +302,7 @@ class KafkaCluster(Cluster):
         return {tp: entry for tp, entry in (found or {}).items() if entry.offset >= 0}
 
     def open_transactions(self, group: str) -> list[OpenTransaction]:
-        """Return the transactions that may hold back what a group commits; empty where the brokers do not say."""
+        """Return the open transactions that may block a group's commits; empty if the brokers do not tell."""
         with suppress(errors.KafkaError, SilentBrokersError), self._admin() as admin:
             return open_transactions(admin, group)
         return []
@@ -319,7 +318,7 @@ class KafkaCluster(Cluster):
         return sorted(member["group_instance_id"] or member["member_id"] for member in members)
 
     def describe_group(self, group: str) -> GroupDescription | None:
-        """Return a group's state, coordinator and live members; None where the coordinator has no such group.
+        """Return a group's state, coordinator and live members; None if it does not exist.
 
         Raises:
             BrokerError: the broker refuses (no permission), or has no coordinator for the group after 10 s.
@@ -329,14 +328,14 @@ class KafkaCluster(Cluster):
         return None if found is None else group_description(found, coordinator_of(nets[-1].cluster, group))
 
     def describe_logs(self, topics: Collection[str]) -> dict[str, TopicState]:
-        """Return where the logs of topics begin and end; what cannot be told of has its ``problem``."""
+        """Return the begin and end of topics' logs, or a ``problem``."""
         found: dict[str, TopicState] = self._ask_again(
             ", ".join(sorted(topics)), lambda admin: describe_logs(admin, topics)
         )
         return found
 
     def has_joined(self, group: str) -> bool:
-        """Return whether a member has ever joined the group; otherwise what commits for it reads by assignment.
+        """Return whether a member has ever joined the group; otherwise its readers assign partitions themselves.
 
         Raises:
             BrokerError: the broker refuses (no permission), or has no coordinator for the group after 10 s.
@@ -345,7 +344,7 @@ class KafkaCluster(Cluster):
         return bool(found and found["protocol_type"])
 
     def commit_ages(self, group: str, within_s: float) -> dict[TopicPartition, float] | None:
-        """Return the ages in seconds of the commits that are younger than that; None: unknown."""
+        """Return the ages in seconds of commits younger than ``within_s``; None: unknown."""
         try:
             consumer = self.consumer(group=None, client={"isolation_level": "read_uncommitted"})
         except SilentBrokersError as error:
@@ -358,7 +357,7 @@ class KafkaCluster(Cluster):
             consumer.close()
 
     def remove_members(self, group: str, names: Collection[str]) -> None:
-        """Take static members, by their instances, out of a group; one that runs joins again.
+        """Remove static members from a group by their instance ids; a running one rejoins.
 
         Raises:
             BrokerError: the broker refuses.
@@ -370,7 +369,7 @@ class KafkaCluster(Cluster):
                 raise BrokerError(f"{name} cannot be removed from group {group}: {error.__name__}", cure=_cure(error))
 
     def delete_offsets(self, group: str, partitions: Collection[TopicPartition]) -> None:
-        """Delete what a group has committed for these; its other commits stay.
+        """Delete a group's commits for these partitions.
 
         Raises:
             BrokerError: the broker refuses: no permission, or the group has members that read the topic.
@@ -384,7 +383,7 @@ class KafkaCluster(Cluster):
     def _ask_of_group(
         self, group: str, question: Callable[[KafkaAdminClient], Any], made: Callable[[Any], None] = lambda net: None
     ) -> Any:
-        """Ask until the group has a coordinator: the first group of a cluster has none for a moment."""
+        """Ask until the group has a coordinator: a cluster's first group briefly has none. None: no such group."""
         try:
             return self._ask_again(f"group {group}", question, made)
         except BrokerError as error:
@@ -434,7 +433,7 @@ class KafkaCluster(Cluster):
         return True
 
     def delete_groups(self, groups: Collection[str]) -> list[str]:
-        """Delete consumer groups with their commits; return those that have members still, and so stay."""
+        """Delete consumer groups with their commits; return those kept because they still have members."""
         if not groups:
             return []
         found = self._ask_again(", ".join(groups), lambda admin: admin.delete_groups(list(groups)))
@@ -446,17 +445,17 @@ class KafkaCluster(Cluster):
         return left
 
     def leaders(self, topic: str) -> dict[int, int]:
-        """Return the node that leads each partition of a topic; -1: none does at the moment. Empty: no such topic."""
+        """Return the leader of each partition of a topic; -1: none at the moment. Empty: no such topic."""
         (found,) = self._ask_again(topic, lambda admin: admin.describe_topics([topic]))
         return {part["partition_index"]: part["leader_id"] for part in found["partitions"]}
 
     def topics(self) -> dict[str, int]:
-        """Return all topics that are not Kafka's own, sorted, with their numbers of partitions."""
+        """Return the partition counts of all topics but Kafka's own, sorted by name."""
         found = self._ask_again("the list of topics", lambda admin: admin.describe_topics())
         return {t["name"]: len(t["partitions"]) for t in sorted(found, key=lambda t: t["name"]) if not t["is_internal"]}
 
     def topic_bytes(self) -> dict[str, int]:
-        """Return how much the logs of each topic take on disk, one copy of each partition; empty without the right.
+        """Return the disk usage of each topic, counting one replica of each partition; empty without permission.
 
         Raises:
             BrokerError: no broker answers.
@@ -484,7 +483,7 @@ def _may_pass(error: errors.KafkaError) -> bool:
 
 
 def _wait_for_leaders(admin: KafkaAdminClient, topic: str) -> None:
-    """Wait until a new topic can be used. The client's own wait looks every 0.1 s, and a run may be waiting for us."""
+    """Wait until a new topic can be used. The client's own wait polls only every 0.1 s."""
     deadline = time.monotonic() + TOPIC_READY_S
     while True:
         with suppress(errors.RetriableError):
@@ -498,10 +497,10 @@ def _wait_for_leaders(admin: KafkaAdminClient, topic: str) -> None:
 
 
 def _described(admin: KafkaAdminClient, group: str) -> Any:
-    """Return what a group is. An error is in the client's answer as text: no right to see members is not "none".
+    """Describe a group. kafka-python returns an error as text; without this check a denied group looks empty.
 
     Raises:
-        KafkaError: the broker's word.
+        KafkaError: the broker's error.
     """
     found = admin.describe_groups([group])[group]
     if text := found["error"]:
@@ -515,7 +514,7 @@ def _cure(error: type[errors.KafkaError]) -> str:
 
 
 def _brief(error: Exception) -> str:
-    """Return what an error is, without the whole request and answer that kafka-python puts into its text.
+    """Return the name and reason of an error, without the request and response that kafka-python includes.
 
     >>> _brief(errors.InvalidTopicError("Request ... failed with response 'error_message='Topic name is illegal''"))
     'InvalidTopicError (Topic name is illegal)'

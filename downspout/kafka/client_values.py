@@ -1,27 +1,25 @@
-"""Properties of the Kafka client as kafka-python wants them: checked, and made of what text can say.
+"""Check the client's properties, and convert them from text for kafka-python.
 
-kafka-python takes what it is given, and a wrong type shows where it is used: as a ``struct.error`` in the first fetch,
-or as a ``TypeError`` in a thread of its own. Here each value is held against the type of the property's default.
+kafka-python accepts any value, and a wrong type fails only in use: as a ``struct.error`` in the first fetch, or as a
+``TypeError`` in its own thread. Here each value is checked against the type of the property's default.
 
-* Numbers and switches may be texts (``"30"``, ``"true"``), as with any setting; they come from files and variables too.
-* ``partition_assignment_strategy`` takes Kafka's names, ``range``, ``roundrobin``, ``sticky`` and
-  ``cooperative-sticky``, one or several, or classes.
-* ``api_version`` takes ``"2.8"``, and names of protocols, levels and mechanisms any case.
+* Numbers and booleans may be strings (``"30"``, ``"true"``), as in any setting.
+* ``partition_assignment_strategy`` takes classes or Kafka's names ``range``, ``roundrobin``, ``sticky`` and
+  ``cooperative-sticky``, one or several.
+* ``api_version`` takes ``"2.8"``; names of protocols, isolation levels and mechanisms ignore case.
 
-
-Properties of a producer: what acks promise, when repetitions are recognised, and which compression there is.
+Properties of a producer:
 
 ====  ==================================================================================================
-acks  what an answer means
+acks  meaning of an answer
 ====  ==================================================================================================
-all   all replicas in sync have the record; repetitions are recognised by the broker (idempotence)
+all   all in-sync replicas have the record; the broker drops repetitions (idempotence)
 1     the leader has it
-0     nothing; there is no answer, and no offset
+0     there is no answer, and no offset
 ====  ==================================================================================================
 
-Idempotence needs acks=all, retries, and at most 5 requests on their way. It is on unless something else is wanted that
-does not go with it; then it is turned off, and the log says so. Where it is wanted in so many words, the contradiction
-is an error.
+Idempotence needs acks=all, retries, and at most 5 requests in flight. It is on by default. A property that excludes it
+turns it off with a warning; if ``enable_idempotence`` is set, the contradiction is an error.
 """
 
 from __future__ import annotations
@@ -46,7 +44,7 @@ from downspout.settings.table import CLIENT_PREFIX, parse_as
 # --- Consumers ---
 
 
-INT_MAX = 2**31 - 1  # What Kafka's protocol, and a socket, take for a number of bytes or of ms
+INT_MAX = 2**31 - 1  # The maximum of Kafka's protocol, and of a socket, in bytes or ms
 ASSIGNORS: Mapping[str, type[AbstractPartitionAssignor]] = {
     "range": RangePartitionAssignor,
     "roundrobin": RoundRobinPartitionAssignor,
@@ -66,19 +64,18 @@ OBJECTS = (
     "default_offset_commit_callback", "kafka_client", "key_deserializer", "metric_reporters", "sasl_kerberos_name",
     "sasl_oauth_token_provider", "selector", "ssl_context", "value_deserializer",
 )  # fmt: skip
-"""Properties whose values no text can say; the client looks at them itself."""
+"""Properties whose values are objects; the client checks them itself."""
 WHOLE_NUMBERS = ("receive_buffer_bytes", "send_buffer_bytes")
-"""Properties without a default that are whole numbers; the others without one are texts."""
+"""Integer properties without a default; the others without one are strings."""
 
 
 def client_values(client: Mapping[str, Any]) -> dict[str, Any]:
-    """Return properties of a consumer with values that kafka-python takes.
+    """Convert a consumer's properties for kafka-python.
 
-    What kafka-python's consumer does not know, and references to secrets, are left as they are. None is left out: it
-    means "not set".
+    Unknown properties and references to secrets are kept as they are; None ("not set") is dropped.
 
     Raises:
-        ConfigError: a value is of a wrong type or out of range; names the property, and what would fit.
+        ConfigError: a value has the wrong type or is out of range; names the property and a valid value.
 
     >>> client_values({"fetch_min_bytes": "30", "partition_assignment_strategy": "range"})
     {'fetch_min_bytes': 30, 'partition_assignment_strategy': [<class '...RangePartitionAssignor'>]}
@@ -130,7 +127,7 @@ def _chosen(name: str, value: str) -> str:
 
 
 def _strategies(name: str, value: Any) -> list[type[AbstractPartitionAssignor]]:
-    """Return the classes of the strategies that are named, in order."""
+    """Return the classes of the named strategies, in order."""
     given = value.split(",") if isinstance(value, str) else value if isinstance(value, list | tuple) else [value]
     found = []
     for each in given:
@@ -149,7 +146,7 @@ def _strategies(name: str, value: Any) -> list[type[AbstractPartitionAssignor]]:
 
 
 def _version(name: str, value: Any) -> tuple[int, ...]:
-    """Return the version of a broker: ``(2, 8)`` of that, of [2, 8], of "[2, 8]" and of "2.8"."""
+    """Parse a broker's version: ``(2, 8)`` from that, [2, 8], "[2, 8]" or "2.8"."""
     parts = value if isinstance(value, list | tuple) else re.split(r"[.,]", str(value).strip("[]() "))
     try:
         version = tuple(parse_as(int, part) for part in parts)
@@ -161,7 +158,7 @@ def _version(name: str, value: Any) -> tuple[int, ...]:
 
 
 def _options(name: str, value: Any) -> list[tuple[Any, ...]]:
-    """Return what is handed to ``setsockopt``."""
+    """Return the arguments of ``setsockopt``."""
     if not isinstance(value, list | tuple) or not all(isinstance(o, list | tuple) and len(o) == 3 for o in value):
         raise _wrong(name, value, "not a list of socket options", "[[6, 1, 1]], which is TCP_NODELAY")
     return [tuple(option) for option in value]
@@ -172,7 +169,7 @@ SPECIAL: Mapping[str, Callable[[str, Any], Any]] = {
     "partition_assignment_strategy": _strategies,
     "socket_options": _options,
 }
-"""Properties whose values are made of others."""
+"""Properties with converters of their own."""
 
 
 def _wrong(name: str, value: Any, what: str, cure: Any) -> ConfigError:
@@ -187,16 +184,16 @@ logger = logging.getLogger("downspout.kafka")
 
 ACKS: Mapping[str, str | int] = {"all": "all", "-1": "all", "1": 1, "0": 0}
 LINGER_MS = 5
-IN_FLIGHT_MAX = 5  # Requests of an idempotent producer that may be on their way to a broker
+IN_FLIGHT_MAX = 5  # Requests in flight to a broker, for an idempotent producer
 CODECS = {"gzip": codec.has_gzip, "snappy": codec.has_snappy, "lz4": codec.has_lz4, "zstd": codec.has_zstd}
 IN_FLIGHT = "max_in_flight_requests_per_connection"
 
 
 def producer_properties(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what a producer of kafka-python takes.
+    """Convert a producer's properties for kafka-python.
 
     Raises:
-        ConfigError: a value that there is not, or values that contradict each other.
+        ConfigError: a value is invalid, or values contradict each other.
         MissingExtraError: the package of the compression is not installed.
 
     >>> found = producer_properties({"acks": "1", "compression_type": "none"})
@@ -249,7 +246,7 @@ def _codec(value: Any) -> str | None:
 
 
 def _is_idempotent(found: Mapping[str, Any]) -> bool:
-    """Return whether the broker is to recognise repetitions."""
+    """Return whether to enable idempotence."""
     wanted = found.get("enable_idempotence")
     try:
         is_on = None if wanted is None else parse_as(bool, wanted)

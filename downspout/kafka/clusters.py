@@ -1,8 +1,8 @@
 """The cluster behind a bootstrap string: real brokers, a broker that runs on this machine, or a fake.
 
-A name such as ``embedded`` stands for an address and is registered in ``downspout.registry``: nothing that talks to
-Kafka knows how a local broker is found. A string that was given to :func:`register` (the fake does that with
-``fake://name``) is answered by that cluster; any other goes to real brokers.
+A name such as ``embedded`` stands for an address and is registered in ``downspout.registry``, so Kafka clients need not
+know how to find a local broker. A string passed to :func:`register`, such as the fake's ``fake://name``, leads to that
+cluster; any other to real brokers.
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
 Access = tuple[str, dict[str, str]]
-"""An address, and the client properties that it takes to be let in, in kafka-python's spelling."""
+"""An address, and the kafka-python properties needed to connect."""
 
 
 def is_scheme(bootstrap: str) -> bool:
-    """Return whether a bootstrap string is a registered name and no address."""
+    """Return whether a bootstrap string is a registered name, not an address."""
     return bootstrap in registry.schemes
 
 
 def access_of(bootstrap: str) -> Access:
-    """Return the address behind a bootstrap string, which is the string itself where it is no registered name.
+    """Return the address behind a registered name; any other string is an address already.
 
     Raises:
-        BrokerError: the cluster that the name stands for does not run.
+        BrokerError: the named cluster does not run.
 
     >>> access_of("127.0.0.1:9092")
     ('127.0.0.1:9092', {})
@@ -40,12 +40,12 @@ def access_of(bootstrap: str) -> Access:
 
 
 def access_with(bootstrap: str, client: Mapping[str, Any], *, resolved: bool) -> tuple[str, dict[str, Any]]:
-    """Return the address behind a bootstrap string, and a client's properties with those that it takes to be let in.
+    """Return the address behind a bootstrap string, and a client's properties with those needed to connect.
 
     Args:
         bootstrap: an address, or a registered name.
-        client: the user's properties, which are stronger.
-        resolved: whether these hold secrets and no references any more; then the others are looked up too.
+        client: the user's properties, which take precedence.
+        resolved: whether ``client`` holds secrets instead of references; then the added references are resolved too.
 
     Raises:
         BrokerError: as :func:`access_of`.
@@ -58,7 +58,7 @@ _registered: dict[str, Cluster] = {}
 
 
 def register(bootstrap: str, cluster: Cluster) -> None:
-    """Let ``cluster`` answer for ``bootstrap`` in this process."""
+    """Make ``bootstrap`` lead to ``cluster`` in this process."""
     _registered[bootstrap] = cluster
 
 
@@ -68,7 +68,7 @@ def unregister(bootstrap: str) -> None:
 
 
 def is_registered(bootstrap: str) -> bool:
-    """Return whether a cluster of this process answers for ``bootstrap``."""
+    """Return whether a cluster is registered for ``bootstrap``."""
     return bootstrap in _registered
 
 
@@ -76,18 +76,18 @@ def cluster_for(bootstrap: str, client: Mapping[str, Any] | None = None) -> Clus
     """Return the cluster behind a bootstrap string: a registered one, else real brokers.
 
     Args:
-        bootstrap: ``host:port,host:port``, a scheme such as ``embedded`` (the broker that `downspout kafka start`
-            runs; what it needs to let us in is known then), or the name of a registered cluster.
-        client: kafka-python properties. Those that say how to connect (TLS, SASL, proxies) hold for all that the
-            cluster makes, its producers included; others are for whoever makes a consumer.
+        bootstrap: ``host:port,host:port``, a scheme such as ``embedded`` (the broker of `downspout kafka start`, which
+            supplies its own connection properties), or the name of a registered cluster.
+        client: kafka-python properties. Connection properties (TLS, SASL, proxies) apply to all clients of the
+            cluster; the others are ignored here.
 
     Raises:
-        BrokerError: nothing answers there, or does not let us in.
-        ConfigError: the properties make no sense.
+        BrokerError: no broker answers, or it refuses us.
+        ConfigError: the properties are invalid.
     """
     if (known := _registered.get(bootstrap)) is not None:
         return known
     address, properties = access_with(bootstrap, client or {}, resolved=True)
-    from downspout.kafka.client import KafkaCluster, connection_properties  # tests on a fake need none of it
+    from downspout.kafka.client import KafkaCluster, connection_properties  # not needed by a fake
 
     return KafkaCluster(address, connection_properties(properties))

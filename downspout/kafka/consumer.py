@@ -1,9 +1,8 @@
 """The consumer port on real brokers, with kafka-python 3: a thin layer over the client and its patches.
 
-A partition without a position gets the group's commit inside ``poll``. Without a commit, ``auto_offset_reset="none"``
-makes ``poll`` raise NoOffsetForPartitionError, and a position outside the log raises OffsetOutOfRangeError; "earliest"
-and "latest" jump silently in both cases. By default we start at the beginning in the first case and raise in the
-second. If ``auto_offset_reset`` is given, kafka-python decides.
+``poll`` gives a partition without a position the group's commit. With ``auto_offset_reset="none"``, a missing commit
+raises NoOffsetForPartitionError, and a position outside the log OffsetOutOfRangeError; "earliest" and "latest" jump
+silently in both cases. By default we start at the beginning in the first case and raise in the second.
 """
 
 from __future__ import annotations
@@ -47,14 +46,14 @@ from downspout.kafka.port import (
 from downspout.kafka.unreadable import Limits, Tolerance, Unreadable
 
 REMOTE_MS_MAX = 4000
-"""How long a call that asks a broker may wait. Under Storm no call of a spout may take longer than 5 s."""
+"""How long a call may wait for a broker. Under Storm no call of a spout may take longer than 5 s."""
 ANSWER_POLL_S = 0.005  # How often to check for the answer to an asynchronous commit
 
 
 class KafkaConsumerPort(ConsumerPort):
     """A consumer, made by :meth:`KafkaCluster.consumer`; the port documents its methods.
 
-    Every call that asks a broker is bounded by :data:`REMOTE_MS_MAX` and then raises KafkaTimeoutError (retriable).
+    A call that gets no answer within :data:`REMOTE_MS_MAX` raises KafkaTimeoutError (retriable).
     """
 
     def __init__(self, consumer: Any, starts_at_beginning: bool, columns: bool = False) -> None:
@@ -106,8 +105,8 @@ class KafkaConsumerPort(ConsumerPort):
 
         Raises:
             OffsetOutOfRangeError: a position is outside the log; the first argument maps partition to position.
-            LogTruncationError: the end of the log was cut off below a position (unclean leader election).
-            FencedInstanceIdError: another process has come under our instance id.
+            LogTruncationError: the log was truncated below a position (unclean leader election).
+            FencedInstanceIdError: another process uses our instance id.
         """
         self._check_fencing()
         if self._combine is None:
@@ -128,7 +127,7 @@ class KafkaConsumerPort(ConsumerPort):
         return combined
 
     def _begin_to_read(self) -> None:
-        """Let polls return columns. Done at the first poll: it loads Arrow, which other consumers do not need."""
+        """Make polls return columns. Done at the first poll, because it loads Arrow."""
         from downspout.kafka.columns.fetcher import combined, install
 
         install(self._consumer, self._tolerance)
@@ -138,23 +137,23 @@ class KafkaConsumerPort(ConsumerPort):
         self._combine = combined
 
     def _combined(self, partition: TopicPartition, parts: Sequence[Any]) -> Sequence[Record]:
-        """Return a poll's records of a partition as one piece; what exceeds one is read again."""
+        """Join a poll's records of one partition; seek back to any that exceed one array."""
         assert self._combine is not None
         columns, left = self._combine(parts)
         if left is not None:
-            with suppress(errors.IllegalStateError):  # it was taken away while we polled: its next owner reads the rest
+            with suppress(errors.IllegalStateError):  # revoked while we polled: its next owner reads the rest
                 self._seek(partition, left)
-        # If records are wanted, all are made at once from the columns, at a fraction of the cost of the client's.
+        # Making all records at once from columns costs a fraction of the client's own records.
         return columns if self._columns else list(columns)
 
     def _start_at_beginning(self, error: errors.NoOffsetForPartitionError) -> None:
         if not self._starts_at_beginning:
             raise error
-        # Asks for the beginning in the background; a seek before the answer takes precedence.
+        # The client looks up the beginning in the background; a seek meanwhile takes precedence.
         self._consumer.seek_to_beginning(*(set(error.args[0]) & self.assignment()))
 
     def position(self, partition: TopicPartition) -> int:
-        if (known := self._known_position(partition)) is not None:  # no broker is asked once a place was sought or read
+        if (known := self._known_position(partition)) is not None:  # without asking a broker
             return known
         try:
             found = self._consumer.position(partition, timeout_ms=REMOTE_MS_MAX)
@@ -197,7 +196,7 @@ class KafkaConsumerPort(ConsumerPort):
         return found
 
     def gather(self, wanted: Gathering) -> None:
-        """Let brokers gather records before they answer a fetch, while there are some."""
+        """Make brokers batch records before they answer a fetch, unless the partitions are idle."""
         self._polled = gathering(self._consumer, *wanted)
 
     def tolerate(self, limits: Limits, *, large: bool = True, corrupt: bool) -> None:
@@ -212,7 +211,7 @@ class KafkaConsumerPort(ConsumerPort):
     def commit(self, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
         until = time.monotonic() + REMOTE_MS_MAX / 1000
         while self._unanswered:
-            self._consumer.commit({}, timeout_ms=REMOTE_MS_MAX)  # commits nothing, and hands the answers on
+            self._consumer.commit({}, timeout_ms=REMOTE_MS_MAX)  # commits nothing; runs the callbacks of answers
             if self._unanswered and time.monotonic() > until:
                 raise errors.KafkaTimeoutError("a commit that was sent before has no answer")
             time.sleep(ANSWER_POLL_S if self._unanswered else 0)
@@ -321,6 +320,6 @@ def watched(known: type[Any], aborted: list[tuple[TopicPartition, int, int]] | N
 
 
 def _known_to_the_client(listener: RebalanceHandler) -> RebalanceHandler:
-    """Let the client take a listener that does not inherit from its class."""
+    """Register a listener's class with the client, which wants instances of its own."""
     ConsumerRebalanceListener.register(type(listener))
     return listener

@@ -1,6 +1,6 @@
-"""What administrators can ask: groups, logs, the age of a group's commits, and transactions that hold commits back.
+"""Describe groups, logs, the age of a group's commits, and the transactions that block commits.
 
-A topic or partition that cannot be described (deleted, without a leader, no right) has its ``problem``; the others are
+A topic or partition that cannot be described (deleted, no leader, no permission) has a ``problem``; the others are
 complete.
 """
 
@@ -35,12 +35,12 @@ WORDS: dict[type[BaseException], str] = {
     errors.ReplicaNotAvailableError: NO_LEADER,
 }
 PASSING = (errors.LeaderNotAvailableError, errors.ReplicaNotAvailableError)
-"""Errors of a partition, or of a topic with all of its partitions, that may have others whose leaders live."""
+"""Errors of a topic whose other partitions may have leaders."""
 LOOKED_AT = (("earliest", "read_uncommitted"), ("latest", "read_uncommitted"), ("latest", "read_committed"))
 
 
 def problem_of(error: BaseException) -> str:
-    """Say what is wrong with a topic or a partition.
+    """Describe the problem of a topic or a partition.
 
     >>> problem_of(errors.TopicAuthorizationFailedError("orders"))
     'no permission to see it: this needs Describe on the topic'
@@ -51,7 +51,7 @@ def problem_of(error: BaseException) -> str:
 
 
 def describe_logs(admin: KafkaAdminClient, topics: Collection[str]) -> dict[str, TopicState]:
-    """Return where the logs of topics begin and end: one request per broker for each of the three places."""
+    """Return the begin and end of topics' logs, with three requests per broker."""
     described = {each["name"]: each for each in admin.describe_topics(sorted(topics))} if topics else {}
     led = [
         TopicPartition(name, part["partition_index"])
@@ -80,14 +80,14 @@ def _topic_state(described: Mapping[str, Any], places: list[dict[TopicPartition,
 
 
 def _log_state(found: list[int | str | None]) -> LogState:
-    """Return a log's state of its three places; None of them: it has no leader, a text: what is wrong."""
+    """Combine a log's three offsets into its state; None: it has no leader, a string: its problem."""
     wrong = next((each for each in found if not isinstance(each, int)), 0)
     if isinstance(wrong, int):
         begin, high, stable = found
         assert isinstance(begin, int)
         assert isinstance(high, int)
         assert isinstance(stable, int)
-        # They were asked for one after the other: the log may have grown meanwhile, and what is stable is never beyond.
+        # The log may have grown between the requests; the stable offset never exceeds the high watermark.
         return LogState(begin, max(high, stable), stable, "")
     return LogState(None, None, None, wrong or NO_LEADER)
 
@@ -95,7 +95,7 @@ def _log_state(found: list[int | str | None]) -> LogState:
 def _places(
     admin: KafkaAdminClient, partitions: list[TopicPartition], spec: str, isolation: str
 ) -> dict[TopicPartition, int | str]:
-    """Return one place of each log, or what is wrong. The client raises the first error alone: then one by one."""
+    """Return one offset of each log, or its problem. The client raises only the first error: then ask one by one."""
     wanted = OffsetSpec.EARLIEST if spec == "earliest" else OffsetSpec.LATEST
 
     def ask(some: list[TopicPartition]) -> dict[TopicPartition, int | str]:
@@ -119,7 +119,7 @@ def _places(
 
 
 def group_description(found: Mapping[str, Any], coordinator: str) -> GroupDescription:
-    """Return what an admin client's description of a group says."""
+    """Convert an admin client's description of a group."""
     members = [
         GroupMember(
             member["group_instance_id"] or member["member_id"],
@@ -133,7 +133,7 @@ def group_description(found: Mapping[str, Any], coordinator: str) -> GroupDescri
 
 
 def _assigned(assignment: Any) -> tuple[TopicPartition, ...]:
-    """Return what is assigned to a member: nothing while the group rebalances, or where it speaks another protocol."""
+    """Return a member's partitions; none while the group rebalances, or if it uses another protocol."""
     if not isinstance(assignment, Mapping):
         return ()
     topics = assignment.get("assigned_partitions") or ()
@@ -141,28 +141,28 @@ def _assigned(assignment: Any) -> tuple[TopicPartition, ...]:
 
 
 def coordinator_of(cluster: Any, group: str) -> str:
-    """Name the broker that a client knows as a group's coordinator."""
+    """Return the address of a group's coordinator as the client knows it; empty if it does not."""
     broker: Callable[[Any], Any] = cluster.broker_metadata
     node = cluster.get_coordinator(group)
     found = None if node is None else broker(node)
     return "" if found is None else f"{found.host}:{found.port} (node {found.node_id})"
 
 
-# --- The topic that holds commits ---
+# --- The topic of commits ---
 
 OFFSETS_TOPIC = "__consumer_offsets"
 AGES_IDLE_POLLS = 50  # 10 s
-_COMMIT_KEYS = (0, 1)  # Versions of the keys of commits; other keys are of groups
+_COMMIT_KEYS = (0, 1)  # Key versions of commits; others belong to groups
 
 
 def commit_ages(consumer: ConsumerPort, group: str, now: float, within_s: float) -> dict[TopicPartition, float]:
-    """Return the ages in seconds of a group's commits at ``now`` that are younger than ``within_s``.
+    """Return the ages in seconds, at ``now``, of a group's commits younger than ``within_s``.
 
-    No request of Kafka's protocol tells them. Brokers write each commit as a record of ``__consumer_offsets`` when it
-    is made, those of one group into one partition; only its records of the wanted time are read.
+    Kafka's protocol does not tell them. Brokers write each commit as a record of ``__consumer_offsets``, those of one
+    group to one partition; this reads its records of the last ``within_s``.
 
     Raises:
-        KafkaError: the broker does not answer, or gives no right to read the topic.
+        KafkaError: the broker does not answer, or the topic may not be read.
     """
     count = len(consumer.partitions_for(OFFSETS_TOPIC))
     if not count:
@@ -183,11 +183,11 @@ def commit_ages(consumer: ConsumerPort, group: str, now: float, within_s: float)
 
 
 def partition_of_group(group: str, count: int) -> int:
-    """Return the partition that holds a group's commits: by Java's hash of a string.
+    """Return the partition of a group's commits, by Java's ``String.hashCode``.
 
     >>> partition_of_group("kafka-demo", 50), partition_of_group("copies", 50)
     (6, 23)
-    >>> partition_of_group("polygenelubricants", 50)  # -2^31, which has no amount: Kafka takes 0
+    >>> partition_of_group("polygenelubricants", 50)  # -2^31 has no absolute value: Kafka takes 0
     0
     """
     value = 0
@@ -199,7 +199,7 @@ def partition_of_group(group: str, count: int) -> int:
 
 
 def _commit_key(key: bytes) -> tuple[str, TopicPartition] | None:
-    """Return the group and partition of which a record of the topic holds a commit.
+    """Parse the key of a commit: its group and partition. None: the key of another record.
 
     >>> _commit_key(b"\\x00\\x01\\x00\\x01g\\x00\\x02ab\\x00\\x00\\x00\\x07")
     ('g', TopicPartition(topic='ab', partition=7))
@@ -217,14 +217,14 @@ def _text(data: bytes, at: int) -> tuple[str, int]:
 
 
 AT_WORK = ("Ongoing", "PrepareCommit", "PrepareAbort", "PrepareEpochFence")
-"""States in which the coordinator of a transaction still has something to do."""
+"""States in which the coordinator will still end the transaction."""
 
 
 def open_transactions(admin: Any, group: str) -> list[OpenTransaction]:
-    """Return the transactions that are open where the commits of a group are kept.
+    """Return the transactions that are open on the partition of a group's commits.
 
     Raises:
-        KafkaError: there is no right to ask, or no answer.
+        KafkaError: no permission, or no answer.
     """
     (described,) = admin.describe_topics([OFFSETS_TOPIC])
     if (error := errors.for_code(described["error_code"])) is not errors.NoError:
@@ -241,8 +241,8 @@ def open_transactions(admin: Any, group: str) -> list[OpenTransaction]:
         return []
     listed = [each for some in admin.list_transactions(producer_id_filters=list(before)).values() for each in some]
     found = admin.describe_transactions([each.transactional_id for each in listed])
-    # One that ended in order between the two questions would look as if it were lost. Its marks are written before its
-    # coordinator calls it ended: so it is not open any more now.
+    # A transaction that ended between the requests would look lost. Its markers are written before its coordinator
+    # considers it ended, so it is no longer open now.
     still = begun()
     return [
         OpenTransaction(name, each.transaction_timeout_ms, is_lost=each.state not in AT_WORK)

@@ -1,7 +1,7 @@
-"""Filters for kafka-python's log: lines that a user cannot act on are dropped, and secrets are masked.
+"""Filter kafka-python's log: drop lines that a user cannot act on, and mask secrets.
 
-A line is recognised by its logger and its text. At DEBUG kafka-python logs the properties
-of an administrator's client, each request, and each byte that it sends: a password would be in all three.
+A line is recognised by its logger and its text. At DEBUG kafka-python logs an admin client's properties, each request,
+and each byte it sends: all three can contain a password.
 """
 
 from __future__ import annotations
@@ -15,24 +15,24 @@ from kafka.errors import Cancelled, UnstableOffsetCommitError
 from downspout.settings.secrets import shown
 
 SLOW = "kafka.net.selector"
-"""Measures how long a step of its loop took, and warns from 0.1 s on: a busy machine is enough for that."""
+"""Warns if a step of its loop takes more than 0.1 s, as happens on a busy machine."""
 AT_CLOSE = {"kafka.cluster": "Metadata refresh: failed ", "kafka.producer.sender": "Error sending produce request"}
-"""What a request logs that is in flight when its client is closed. A record's own future tells its fate, and
+"""Logged for a request in flight when its client is closed. A record's own future holds the error, and
 :class:`~downspout.kafka.producer.KafkaProducerPort` raises it."""
 GIVEN_UP = "has not answered for"
-"""Of a connection that we close; ``downspout.outages`` has reported it in one line instead of four."""
+"""Logged four times when we close a silent connection; ``downspout.outages`` has reported it in one line."""
 CONNECTIONS = ("kafka.net.transport", "kafka.net.connection", "kafka.consumer.fetcher", "kafka.producer.sender")
 TIMED_OUT = ("Abort ([Error 7] RequestTimedOutError", "Connection lost: [Error 7] RequestTimedOutError")
-"""Repeat, as errors, the warning of the line before them: a request has timed out, and its connection is closed."""
+"""Repeat, as errors, the preceding warning: a request has timed out, and its connection is closed."""
 UNSTABLE = "kafka.coordinator.consumer"
-"""Logs an offset that a transaction is about to commit as an unknown error, and asks again."""
+"""Logs an offset in an open transaction as an unknown error, and asks again."""
 BYTES = "kafka.protocol.parser"
 TALKING = (BYTES, "kafka.net.connection", "kafka.admin.client")
-"""Loggers that receive whole requests, answers and properties."""
+"""Loggers of whole requests, responses and properties."""
 
 
 def install() -> None:
-    """Filter at the loggers, for every handler. A second call changes nothing."""
+    """Install the filters on the loggers, for every handler. Idempotent."""
     for name in {SLOW, UNSTABLE, *AT_CLOSE, *CONNECTIONS}:
         logging.getLogger(name).addFilter(is_news)
     for name in TALKING:
@@ -42,7 +42,7 @@ def install() -> None:
 def cover(record: logging.LogRecord) -> bool:
     """Mask secrets in a log record; return whether to show it."""
     if record.name == BYTES and str(record.msg).endswith(" %r"):
-        return False  # bytes as they are sent, and as they come
+        return False  # bytes sent and received
     if isinstance(record.args, Mapping):
         record.args = {str(name): shown(str(name), value) for name, value in record.args.items()}
     elif record.args:
