@@ -1,13 +1,13 @@
-"""Which partition a record goes to, as Kafka's own producer decides it, and partitions that do not answer.
+"""Choose a record's partition like Kafka's own producer, and detect partitions that do not answer.
 
-1. A partition that is given is used as it is (:func:`check_partition`).
+1. An explicit partition is used as it is (:func:`check_partition`).
 2. A key decides: the same bytes go to the same partition as with Kafka's Java client (:func:`partition_of_key`). All
-   partitions count, also those without a leader: a keyed record waits or fails, and never goes elsewhere. When a topic
-   gets more partitions, keys move.
-3. A record without a key goes where the partitioner says: :class:`Sticky` stays with one partition until its batch is
-   full, :class:`RoundRobin` takes the next one each time. Both choose among partitions that have a leader.
+   partitions count, even without a leader: a keyed record waits or fails, and never goes elsewhere. When a topic gets
+   more partitions, keys move.
+3. The partitioner chooses for a record without a key: :class:`Sticky` keeps a partition until its batch is full,
+   :class:`RoundRobin` takes the next one each time. Both choose among partitions with a leader.
 
-A user's function decides for all records without a given partition. Nothing here does I/O; chance is an argument.
+A user's function decides for all records without an explicit partition. No I/O; randomness is an argument.
 """
 
 from __future__ import annotations
@@ -30,7 +30,9 @@ from downspout.settings.table import load
 SEED, M, R = 0x9747B28C, 0x5BD1E995, 24
 MASK = 0xFFFFFFFF
 POSITIVE = 0x7FFFFFFF
-LONG_KEY = 256  # Keys of more bytes are hashed one by one: many at once would go through all words of the longest
+LONG_KEY = (
+    256  # Longer keys are hashed one by one: the vectorised loop takes as many steps as the longest key has words
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,10 +40,10 @@ class Partitions:
     """The partitions of a topic; they are numbered from 0."""
 
     count: int
-    available: Sequence[int]  # Those that have a leader
+    available: Sequence[int]  # Those with a leader
 
     def choices(self) -> Sequence[int]:
-        """Return where a record without a key may go: anywhere, while no partition has a leader."""
+        """Return the partitions for records without a key: all, while none has a leader."""
         return self.available or range(self.count)
 
 
@@ -65,7 +67,7 @@ def murmur2(data: bytes) -> int:
 
 
 def murmur2_many(data: bytes | memoryview, starts: NDArray[np.int64], lengths: NDArray[np.int64]) -> NDArray[np.int32]:
-    """Return the hashes of many keys that lie in one buffer, each as :func:`murmur2` would.
+    """Hash many keys in one buffer like :func:`murmur2`.
 
     >>> murmur2_many(b"21foobar", np.array([0, 2]), np.array([2, 6])).tolist()
     [-973932308, -790332482]
@@ -79,7 +81,7 @@ def murmur2_many(data: bytes | memoryview, starts: NDArray[np.int64], lengths: N
 
 
 def _short_hashes(data: bytes | memoryview, starts: NDArray[np.int64], lengths: NDArray[np.int64]) -> NDArray[np.int32]:
-    raw = np.frombuffer(bytes(data) + b"\0\0\0\0", dtype=np.uint8)  # a word may reach beyond the last key
+    raw = np.frombuffer(bytes(data) + b"\0\0\0\0", dtype=np.uint8)  # a word may extend beyond the last key
     words = np.ndarray((len(raw) - 3,), dtype="<u4", buffer=raw, strides=(1,))
     m = np.uint32(M)
     h = np.uint32(SEED) ^ lengths.astype(np.uint32)
@@ -102,7 +104,7 @@ def _short_hashes(data: bytes | memoryview, starts: NDArray[np.int64], lengths: 
 
 
 def partition_of_key(key: bytes, count: int) -> int:
-    """Return the partition of a key, one of ``count``.
+    """Return the partition of a key among ``count``.
 
     >>> partition_of_key(b"abc", 6)
     3
@@ -111,7 +113,7 @@ def partition_of_key(key: bytes, count: int) -> int:
 
 
 def check_partition(partition: int, topic: str, count: int) -> int:
-    """Return a partition that was given, if the topic has it.
+    """Return an explicit partition as an int. Raises ValueError: the topic does not have it.
 
     >>> check_partition(4, "orders", 4)
     Traceback (most recent call last):
@@ -120,7 +122,7 @@ def check_partition(partition: int, topic: str, count: int) -> int:
     """
     if type(partition) is int:
         number = partition
-    else:  # a number of numpy's is one, too
+    else:  # a numpy integer is valid, too
         number = -1 if isinstance(partition, bool) or not hasattr(partition, "__index__") else index(partition)
     if 0 <= number < count:
         return number
@@ -128,17 +130,17 @@ def check_partition(partition: int, topic: str, count: int) -> int:
 
 
 class Partitioner(Protocol):
-    """Decides where records go for which no partition is given."""
+    """Chooses the partition of records without an explicit one."""
 
     def choose(self, topic: str, key: bytes | None, value: bytes | None, partitions: Partitions) -> int:
-        """Return the partition of a record. Raises ValueError: there is no such partition."""
+        """Return the partition of a record. Raises ValueError: no such partition."""
 
     def batch_full(self, topic: str, partition: int) -> None:
-        """Hear that a batch is complete; the next record without a key may go elsewhere."""
+        """Called when a batch is complete: the next record without a key may go elsewhere."""
 
 
 class Sticky:
-    """Keys decide; records without one stay with a partition until its batch is full. Kafka's default."""
+    """Keeps a partition for records without a key until its batch is full. Kafka's default."""
 
     def __init__(self, rng: random.Random) -> None:
         self._rng = rng  # chooses the partitions
@@ -158,13 +160,13 @@ class Sticky:
         return chosen
 
     def batch_full(self, topic: str, partition: int) -> None:
-        """Choose anew for the next record without a key."""
+        """Choose a new partition for the next record without a key."""
         if self._chosen.get(topic) == partition:
             del self._chosen[topic]
 
 
 class RoundRobin:
-    """Each record without a key goes to the next partition, beginning at a random one that ``rng`` chooses."""
+    """Sends each record without a key to the next partition, beginning at a random one."""
 
     def __init__(self, rng: random.Random) -> None:
         self._rng = rng
@@ -189,13 +191,13 @@ Choose = Callable[[str, bytes | None, bytes | None, Partitions], int]
 
 
 class ByFunction:
-    """A function of the user's decides: ``choose(topic, key, value, partitions)``, see :class:`Partitions`."""
+    """Calls a user's function ``choose(topic, key, value, partitions)``; see :class:`Partitions`."""
 
     def __init__(self, function: Choose) -> None:
         self._function = function
 
     def choose(self, topic: str, key: bytes | None, value: bytes | None, partitions: Partitions) -> int:
-        """Return what the function says, if there is such a partition."""
+        """Return the function's choice, if the topic has that partition."""
         try:
             number = self._function(topic, key, value, partitions)
         except USER_ERRORS as error:
@@ -210,11 +212,11 @@ PARTITIONERS: dict[str, Callable[[random.Random], Partitioner]] = {
     "sticky": Sticky,
     "round_robin": RoundRobin,
 }
-"""By the names that settings have for them."""
+"""By their names in settings."""
 
 
 def make_partitioner(wanted: str | Choose, rng: random.Random, setting: str = "partitioner") -> Partitioner:
-    """Return a partitioner by its name, or of a function, which may be named by its import path."""
+    """Return a partitioner by its name, or from a function or its import path."""
     if not isinstance(wanted, str):
         return ByFunction(wanted)
     if wanted in PARTITIONERS:
@@ -232,11 +234,10 @@ Slot = tuple[str, int]  # Topic and partition
 
 
 class StuckPartitions:
-    """Partitions that have had no answer for some time while others have.
+    """Partitions that have not answered for some time while others have.
 
-    A client with one of them fills its buffer with records that cannot be written, and then refuses those for healthy
-    partitions. So such a partition takes one batch at a time, as a probe; other records for it are refused, and what it
-    holds does not count as buffered.
+    The records of such a partition would fill the client's buffer, which then refuses those for healthy partitions. It
+    takes one batch at a time, as a probe; its other records are refused, and its batch does not count as buffered.
 
     >>> stuck = StuckPartitions()
     >>> stuck.after_s = 10.0
@@ -247,17 +248,17 @@ class StuckPartitions:
     (True, False)
     >>> stuck.takes("out", 0), stuck.takes("out", 1)
     (False, True)
-    >>> stuck.update([], now=30.0); stuck.takes("out", 0), stuck.takes("out", 0)  # what it held was given up
+    >>> stuck.update([], now=30.0); stuck.takes("out", 0), stuck.takes("out", 0)  # its records have expired
     (True, False)
     >>> stuck.answered(("out", 0), now=31.0); stuck.takes("out", 0)
     True
     """
 
     def __init__(self) -> None:
-        self.after_s = float("inf")  # So long a partition has no answer, while others have
-        self._answered_at = float("-inf")  # When any partition has answered last
+        self.after_s = float("inf")  # How long a partition must be silent to count as stuck
+        self._answered_at = float("-inf")  # The last answer of any partition
         self._places: set[Slot] = set()
-        self._busy: set[Slot] = set()  # Those of them that have something out
+        self._busy: set[Slot] = set()  # Stuck partitions with a batch in flight
 
     def __contains__(self, place: Slot) -> bool:
         return place in self._places
@@ -266,12 +267,12 @@ class StuckPartitions:
         return bool(self._places)
 
     def answered(self, place: Slot, now: float) -> None:
-        """Note that a partition has taken records."""
+        """Note an answer from a partition."""
         self._answered_at = now
         self._places.discard(place)
 
     def update(self, pending: Iterable[tuple[Slot, float]], now: float) -> None:
-        """Determine them from what has no answer, and since when."""
+        """Find the stuck partitions, given batches in flight and when each was begun."""
         late, seen = now - self.after_s, set()
         for place, since in pending:
             seen.add(place)
@@ -280,7 +281,7 @@ class StuckPartitions:
         self._busy = self._places & seen
 
     def takes(self, topic: str, partition: int) -> bool:
-        """Return whether a partition takes a record."""
+        """Return whether a partition takes a record; a stuck one then counts as busy."""
         place = topic, partition
         if place not in self._places:
             return True
@@ -290,10 +291,10 @@ class StuckPartitions:
         return True
 
     def refusal(self, topic: str, partition: int) -> errors.KafkaError:
-        """Return the error of a record that it does not take."""
+        """Return the error for a refused record."""
         return errors.KafkaTimeoutError(f"{topic}[{partition}] has not answered for {self.after_s:g} s or more")
 
     def without(self, topic: str, partitions: Partitions) -> Partitions:
-        """Return a topic's partitions for records that may go to any."""
+        """Return a topic's partitions without stuck ones, for records that may go to any."""
         free = [number for number in partitions.available if (topic, number) not in self._places]
         return Partitions(partitions.count, free) if self._places and free else partitions

@@ -1,8 +1,7 @@
-"""The port to Kafka: a cluster, its consumers and producers, as the rest of the library knows them.
+"""The port to Kafka: the interface of a cluster, its consumers and its producers.
 
 Two implementations pass one contract suite (``tests/kafka/contract.py``): the real client (``downspout.kafka.client``)
-and ``downspout.testing.FakeKafka``. Structures are kafka-python's own, so the real client passes its records on without
-a copy.
+and ``downspout.testing.FakeKafka``. Structures are kafka-python's own, which saves the real client a copy.
 """
 
 from __future__ import annotations
@@ -39,14 +38,14 @@ __all__ = [
     "TransactionalPort",
 ]
 
-PERIOD_S = 30.0  # Mean and maximum are of the last one to two of these
+PERIOD_S = 30.0  # Mean and maximum cover the last one to two periods
 
 
 class Fetches:
-    """Requests for records that were answered; times are seconds on the caller's clock.
+    """Counts answered fetch requests; times are seconds on the caller's clock.
 
-    Those of a consumer hold its partitions' too. One answer may hold records of many partitions, so it counts once for
-    the consumer and once for each of these.
+    A consumer's object also holds one for each partition. An answer counts once for the consumer, and once for each
+    partition in it.
 
     >>> fetches = Fetches()
     >>> fetches.answered(0.2, now=1.0)
@@ -59,16 +58,16 @@ class Fetches:
 
     def __init__(self) -> None:
         self.calls = 0
-        self.records = 0  # which polls have returned
+        self.records = 0  # returned by polls
         self.begin: int | None = None  # of a partition: the lowest offset in its log, as of the last answer
         self.by_partition: dict[TopicPartition, Fetches] = {}  # of a consumer
-        # By the client's thread; others read. How many, their sum and the longest, of a period and of the one before.
+        # Count, sum and maximum of this period and the previous one. Written by the client's thread; others read.
         self._latest: tuple[int, float, float] = (0, 0.0, 0.0)
         self._before: tuple[int, float, float] = (0, 0.0, 0.0)
         self._since = 0.0
 
     def of(self, partition: TopicPartition) -> Fetches:
-        """Return those of one partition of a consumer; only the client's thread may ask for a new one."""
+        """Return the counts of one partition of a consumer; only the client's thread may add one."""
         found = self.by_partition.get(partition)
         if found is None:
             found = self.by_partition[partition] = Fetches()
@@ -82,17 +81,17 @@ class Fetches:
         self._latest = calls + 1, total_s + took_s, max(longest_s, took_s)
 
     def mean_s(self, now: float) -> float:
-        """Return how long answers took lately on average; 0 where there was none."""
+        """Return the mean time of recent answers; 0: none."""
         periods = self._lately(now)
         calls = sum(calls for calls, _, _ in periods)
         return sum(total_s for _, total_s, _ in periods) / calls if calls else 0.0
 
     def max_s(self, now: float) -> float:
-        """Return how long the slowest answer of late took; 0 where there was none."""
+        """Return the time of the slowest recent answer; 0: none."""
         return max((longest_s for _, _, longest_s in self._lately(now)), default=0.0)
 
     def _lately(self, now: float) -> list[tuple[int, float, float]]:
-        """Return the periods that count. It changes nothing: who reads is another thread than who notes."""
+        """Return the periods that count; read-only, because another thread writes."""
         age_s = now - self._since
         if age_s < PERIOD_S:
             return [self._latest, self._before]
@@ -105,126 +104,123 @@ class Fetches:
 
 
 TOPIC_LEGAL = re.compile(r"(?!\.{1,2}\Z)[A-Za-z0-9._-]{1,249}")
-"""Matches a name that Kafka lets a topic have."""
+"""Matches a legal topic name."""
 
 Answered = Callable[[KafkaError | None], None]
-"""Hears how a commit ended that was not waited for: with an error, or with none."""
+"""Called with the error of an asynchronous commit, or None."""
 
 
 class Gathering(NamedTuple):
-    """What a broker has before it answers a fetch, or how long it waits for that."""
+    """How much a broker collects before it answers a fetch, and how long it waits for that."""
 
     min_bytes: int
     wait_ms: int
 
 
 class Record(Protocol):
-    """One record as it was read; kafka-python's ConsumerRecord has this shape."""
+    """A consumed record, in the shape of kafka-python's ConsumerRecord."""
 
     topic: str
     partition: int
     offset: int
-    timestamp: int  # Milliseconds since the epoch; -1 where there is none
+    timestamp: int  # Milliseconds since the epoch; -1: none
     key: bytes | None
     value: bytes | None
     headers: Sequence[tuple[str, bytes]]
 
 
 class RebalanceHandler(Protocol):
-    """Receives rebalance facts, possibly on the client's own thread in the middle of ``poll``: record, do not act."""
+    """Receives rebalance events, possibly on the client's own thread inside ``poll``: record them, do not act."""
 
     def on_partitions_assigned(self, partitions: Collection[TopicPartition]) -> None:
-        """These are ours from now on. Eager: the full set. Cooperative: the increment."""
+        """Partitions were assigned. Eager: the full set. Cooperative: the increment."""
 
     def on_partitions_revoked(self, partitions: Collection[TopicPartition]) -> None:
-        """These are taken away, in order. Eager: all of them, before the new assignment."""
+        """Partitions are being revoked. Eager: all of them, before the new assignment."""
 
     def on_partitions_lost(self, partitions: Collection[TopicPartition]) -> None:
-        """These belong to another member already."""
+        """Partitions may belong to another member already."""
 
 
 class ConsumerPort(Protocol):
-    """A consumer in a group. Errors are kafka-python's (``kafka.errors``); their ``retriable`` says which may pass."""
+    """A consumer. Errors are kafka-python's (``kafka.errors``); those that may pass are ``retriable``."""
 
     def subscribe(self, topics: Sequence[str], listener: RebalanceHandler) -> None:
         """Join the group for these topics at the next poll."""
 
     def subscribe_pattern(self, pattern: str, listener: RebalanceHandler) -> None:
-        """Join the group for topics whose whole name matches; new ones are picked up as they appear."""
+        """Join the group for topics whose whole name matches, including new ones."""
 
     def assign(self, partitions: Collection[TopicPartition]) -> None:
-        """Read these without any group membership; commits still go to the group, where there is one."""
+        """Read these without joining the group; commits still go to it."""
 
     def poll(self, timeout_ms: int, max_records: int) -> Mapping[TopicPartition, Sequence[Record]]:
         """Return up to ``max_records`` in offset order per partition, waiting at most ``timeout_ms`` for the first."""
 
     def assignment(self) -> frozenset[TopicPartition]:
-        """Return what is assigned now."""
+        """Return the assigned partitions."""
 
     def rejoin_pending(self) -> bool:
-        """Return whether the next poll may revoke partitions: a planned hand-over waits for us."""
+        """Return whether the next poll may revoke partitions."""
 
     def position(self, partition: TopicPartition) -> int:
-        """Return the next offset that would be read."""
+        """Return the next offset to read."""
 
     def seek(self, partition: TopicPartition, offset: int) -> None:
-        """Read on from ``offset``; records that were fetched but not returned are dropped."""
+        """Continue at ``offset``; drop records that were fetched but not returned."""
 
     def pause(self, partitions: Collection[TopicPartition]) -> None:
-        """Return no records of these until resumed; the position stays."""
+        """Return no records of these until resumed; keep the position."""
 
     def resume(self, partitions: Collection[TopicPartition]) -> None:
         """Undo ``pause``."""
 
     def paused(self) -> frozenset[TopicPartition]:
-        """Return what is paused."""
+        """Return the paused partitions."""
 
     def commit(self, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
         """Commit and wait for the broker's answer. Not callable from a rebalance listener.
 
-        Commits that were sent with an ``answered`` have their answer first, so none of them arrives after this one;
-        without offsets that is all.
+        First wait for earlier asynchronous commits that have an ``answered``, so none arrives after this one.
         """
 
     def commit_async(
         self, offsets: Mapping[TopicPartition, OffsetAndMetadata], answered: Answered | None = None
     ) -> None:
-        """Send a commit and do not wait. Of two that have no answer yet, either may arrive last.
+        """Send a commit without waiting. Of two unanswered commits, either may arrive last.
 
-        Args:
-            offsets: what to commit.
-            answered: called once with the error, or None, on this thread: in this call, or in a later ``poll``,
-                ``commit`` or ``commit_async``.
+        ``answered`` is called once on this thread: in this call, or in a later ``poll``, ``commit`` or
+        ``commit_async``.
         """
 
     def committed(self, partitions: Collection[TopicPartition]) -> Mapping[TopicPartition, OffsetAndMetadata | None]:
         """Return the group's commits with their metadata. Not callable from a rebalance listener.
 
         Raises:
-            UnstableOffsetCommitError: transactions that are open hold some back; its first argument are the partitions.
+            UnstableOffsetCommitError: open transactions block some; its first argument holds the partitions.
         """
 
     def beginning_offsets(self, partitions: Collection[TopicPartition]) -> Mapping[TopicPartition, int]:
-        """Return the lowest offset that is still in each log."""
+        """Return the begin of each log."""
 
     def end_offsets(self, partitions: Collection[TopicPartition]) -> Mapping[TopicPartition, int]:
         """Return the end of each log (read_committed: the last stable offset)."""
 
     def offsets_for_times(self, timestamps_ms: Mapping[TopicPartition, int]) -> Mapping[TopicPartition, int | None]:
-        """Return the first offset with a timestamp at or after the one given; None where there is none."""
+        """Return the first offset with a timestamp at or after the given one; None: no such record."""
 
     def first_records(self, partitions: Collection[TopicPartition]) -> Mapping[TopicPartition, tuple[int, int]]:
-        """Return offset and timestamp in ms of the first record in each log; logs without a record are left out."""
+        """Return offset and timestamp in ms of the first record in each log; omit logs without records."""
 
     def highwater(self, partition: TopicPartition) -> int | None:
-        """Return the end of the log as of the last fetch, without asking; None before the first."""
+        """Return the end of the log as of the last fetch, without a request; None before the first."""
 
     def connected(self) -> bool:
-        """Return whether there is a connection to any broker that answers, without asking."""
+        """Return whether any broker is connected and answers, without a request."""
 
     @property
     def fetches(self) -> Fetches:
-        """What was fetched so far, and how long it took; times are on the monotonic clock."""
+        """Counts and times of fetches, on the monotonic clock."""
 
     def note_aborted(self) -> None:
         """Note the records of aborted transactions that read_committed polls skip. Before the first poll."""
@@ -236,59 +232,59 @@ class ConsumerPort(Protocol):
         """
 
     def gather(self, gathering: Gathering) -> None:
-        """Let brokers gather records before they answer a fetch, while there are some."""
+        """Make brokers batch records before they answer a fetch, unless the partitions are idle."""
 
     def tolerate(self, limits: Limits, *, large: bool = True, corrupt: bool) -> None:
-        """Note what cannot be given whole; otherwise it is an error (UnreadableBatchError). Before the first poll.
+        """Note unreadable records instead of raising UnreadableBatchError. Before the first poll.
 
-        In the place of what is noted comes one record with the first of its offsets, which holds what is known.
+        One record with the first offset, and the readable part of the data, stands for them.
 
         Args:
-            limits: what may be unpacked.
-            large: note a record that is larger.
-            corrupt: note damaged batches, and those that unpack to too much.
+            limits: how much may be unpacked.
+            large: note records above the limit.
+            corrupt: note damaged batches, and batches above the limit.
         """
 
     def take_unreadable(self) -> Sequence[Unreadable]:
-        """Return what was noted since the last call; what is read again is reported again."""
+        """Return the notes since the last call; records that are read again are noted again."""
 
     def partitions_for(self, topic: str) -> frozenset[int]:
-        """Return the topic's partitions; empty where it does not exist."""
+        """Return the topic's partitions; empty if it does not exist."""
 
     def topic_names(self) -> frozenset[str]:
-        """Return the names of all topics that are not Kafka's own."""
+        """Return the names of all topics but Kafka's own."""
 
     def topic_id(self, topic: str) -> str:
-        """Return Kafka's id of the topic (base64 of its UUID); empty where unknown."""
+        """Return the topic's id (base64 of its UUID); empty: unknown."""
 
     def topic_ids(self, topics: Collection[str]) -> Mapping[str, str]:
-        """Return Kafka's ids of several topics, in one request; empty where unknown."""
+        """Return the ids of topics, in one request; empty: unknown."""
 
     def membership(self) -> GroupMembership:
-        """Return what the group knows this member by."""
+        """Return this member's identity in the group."""
 
     def close(self, leave_group: bool = True) -> None:
-        """Stop without committing anything.
+        """Stop without committing.
 
-        With ``leave_group`` the group is told, so that others take over at once. Otherwise the place is kept until the
-        session ends: a static member that comes back before gets its partitions again without a rebalance.
+        With ``leave_group``, others take over at once. Otherwise the group waits until the session ends: a static
+        member that returns in time keeps its partitions without a rebalance.
         """
 
 
 class Sent(NamedTuple):
-    """What became of records of one partition that were sent with tokens."""
+    """The result of sending records with tokens to one partition."""
 
-    tokens: Sequence[Any]  # Of the records, in order; None for one that was sent without
+    tokens: Sequence[Any]  # Of the records, in order; None for a record without
     topic: str
-    partition: int  # -1: the record did not come as far as that
+    partition: int  # -1: none was chosen
     offset: int
-    """Of the first record, the others follow; -1: not known, because the broker did not say (acks=0), or refused."""
+    """Of the first record, the others follow; -1: unknown (acks=0), or refused."""
     error: BaseException | None  # The same for all of these
-    since: float  # When the first of its batch was sent, by a monotonic clock
+    since: float  # When the first record of the batch was sent, on the monotonic clock
 
 
 class GroupMembership(NamedTuple):
-    """What a consumer group knows a member by; a stale one is refused."""
+    """A member's identity in a consumer group; a stale one is refused."""
 
     group: str
     generation: int = -1
@@ -297,29 +293,29 @@ class GroupMembership(NamedTuple):
 
 
 class GroupMember(NamedTuple):
-    """A live member of a consumer group, seen from outside."""
+    """A live member of a consumer group."""
 
-    name: str  # of a static member its instance, else its id
+    name: str  # the instance of a static member, the id of a dynamic one
     client_id: str
     host: str
-    partitions: Sequence[TopicPartition]  # which it owns; none while the group rebalances
+    partitions: Sequence[TopicPartition]  # none while the group rebalances
 
 
 class GroupDescription(NamedTuple):
-    """A consumer group, seen from outside."""
+    """A consumer group."""
 
-    state: str  # Kafka's word: Stable, Empty, PreparingRebalance, CompletingRebalance, Dead
-    coordinator: str  # the broker that coordinates it, as ``host:port (node 1)``; empty where unknown
+    state: str  # Stable, Empty, PreparingRebalance, CompletingRebalance or Dead
+    coordinator: str  # ``host:port (node 1)``; empty: unknown
     members: Sequence[GroupMember]
 
 
 class LogState(NamedTuple):
-    """The log of a partition, as its leader tells it."""
+    """The log of a partition, according to its leader."""
 
-    begin: int | None  # the lowest offset that is still there
-    high_watermark: int | None  # the end of what all in-sync replicas have: read_uncommitted readers get so far
-    stable: int | None  # where the first open transaction begins, or the high watermark: read_committed get so far
-    problem: str = ""  # why the others are None
+    begin: int | None  # the lowest offset still in the log
+    high_watermark: int | None  # all in-sync replicas have the records below it: the end for read_uncommitted
+    stable: int | None  # the begin of the first open transaction, or the high watermark: the end for read_committed
+    problem: str = ""  # why the offsets are None
 
 
 class TopicState(NamedTuple):
@@ -327,14 +323,14 @@ class TopicState(NamedTuple):
 
     id: str  # Kafka's
     partitions: Mapping[int, LogState]
-    problem: str = ""  # why there are none
+    problem: str = ""  # why it has no partitions
 
 
 class ProducerPort(Protocol):
-    """What writes records: dead letters, publishing, and KafkaBolt.
+    """A producer.
 
-    There are two ways to hear of a record. With a token, its fate is in ``results``, and nothing else speaks of it;
-    such a ``send`` does not wait. Without one, an error is raised by ``send``, ``flush`` or ``acknowledged``.
+    A record with a token never waits, and only ``results`` reports its outcome. The error of a record without one is
+    raised by ``send``, ``flush`` or ``acknowledged``.
     """
 
     def send(
@@ -351,82 +347,78 @@ class ProducerPort(Protocol):
         """Queue one record; without a partition, the key or the producer's partitioner decides."""
 
     def results(self) -> Sequence[Sent]:
-        """Return what became of records since the last call, one entry per batch; send what has lingered long enough.
+        """Return the results of records since the last call, one per batch; send batches that have lingered.
 
-        Records that were refused only because of others in their batch are sent again, and heard of later.
+        Records refused only because of others in their batch are sent again, and reported later.
         """
 
     @property
     def buffered_bytes(self) -> int:
-        """How many bytes wait for an answer, or to be sent."""
+        """Bytes of records that are queued or unanswered."""
 
     def refuse_when_stuck(self, seconds: float) -> None:
-        """Refuse records for a partition that has had no answer for so long while others have: they would wait in the
-        place of records that can be written."""
+        """Refuse records for a partition that is silent for so long while others answer: they would fill the buffer."""
 
     def oldest_s(self) -> float:
-        """Return for how long the oldest record has waited for its answer, in seconds; 0: none waits."""
+        """Return the age in seconds of the oldest unanswered record; 0: none."""
 
     @property
     def retried(self) -> int:
-        """How often records were sent again, of those whose results are taken: after an error, or without others."""
+        """How often records with results were sent again: after an error, or without others of their batch."""
 
     def flush(self, timeout_s: float = 30.0) -> None:
-        """Wait until all queued records have their answer; raise if time is over or one without a token failed."""
+        """Wait until all queued records are answered; raise on a timeout, or if one without a token failed."""
 
     def acknowledged(self) -> bool:
-        """Send what is queued; return whether all has its answer, without waiting; raise as ``flush`` does."""
+        """Send queued records; return whether all are answered, without waiting. Raises like ``flush``."""
 
     def close(self) -> None:
         """Release the client."""
 
 
 class TransactionalPort(ProducerPort, Protocol):
-    """A producer whose records, and offsets of a consumer group, become visible together, or not at all.
+    """A producer that publishes records and a consumer group's offsets together, or not at all.
 
-    Another producer with the same transactional id fences this one: then each call raises ProducerFencedError. After
-    that, and after a time-out, it is over (``is_over``), and its owner makes another one.
+    Another producer with the same transactional id fences this one: each call raises ProducerFencedError. After that,
+    or a timeout, it is over (``is_over``), and its owner makes another one.
     """
 
-    is_over: bool  # Whether it is not to be used again
+    is_over: bool  # Whether it must not be used again
 
     def begin(self) -> None:
         """Begin a transaction."""
 
     def has_successor(self) -> bool:
-        """Return whether another producer has taken the transactional id; asked of one that is over.
+        """Return whether another producer has taken the transactional id, once this one is over.
 
-        Brokers fence a producer likewise when they abort a transaction that took too long.
+        Brokers also fence a producer when they abort its transaction for its age.
 
         Raises:
-            KafkaError, BrokerError: that is not known now.
+            KafkaError, BrokerError: unknown for now.
         """
 
     def send_offsets(
         self, offsets: Mapping[TopicPartition, OffsetAndMetadata], membership: GroupMembership, timeout_s: float = 30.0
     ) -> None:
-        """Make offsets of a consumer group part of the transaction; raise if the membership is stale."""
+        """Add a consumer group's offsets to the transaction; raise if the membership is stale."""
 
     def commit(self, timeout_s: float = 30.0) -> None:
-        """Send what is queued, wait for the answers, and commit; raise if a record was refused, or time is over."""
+        """Send queued records, wait for the answers, and commit; raise if a record was refused, or on a timeout."""
 
     def abort(self, timeout_s: float = 30.0) -> None:
-        """Drop what is queued, and abort."""
+        """Drop queued records, and abort."""
 
 
 class OpenTransaction(NamedTuple):
-    """A transaction that holds back what a group commits."""
+    """An open transaction that blocks a group's commits."""
 
     transactional_id: str
     timeout_ms: int
-    is_lost: bool  # Whether its coordinator has ended it, and no partition was told: nothing will end it
+    is_lost: bool  # Whether its coordinator has ended it without telling the partition: nothing will end it
 
 
 class Cluster(Protocol):
-    """A Kafka cluster: makes consumers and producers, and answers questions about topics.
-
-    ``client`` holds kafka-python properties in its spelling (``session_timeout_ms=10_000``).
-    """
+    """A Kafka cluster. ``client`` holds kafka-python properties (``session_timeout_ms=10_000``)."""
 
     def consumer(
         self,
@@ -437,71 +429,66 @@ class Cluster(Protocol):
         auto_commit_ms: int | None = None,
         columns: bool = False,
     ) -> ConsumerPort:
-        """Return a consumer; ``group=None`` for reading by ``assign`` alone.
+        """Return a consumer; without a group it can only ``assign``.
 
-        It commits only on request; with ``auto_commit_ms`` also by itself: all that its polls have returned.
-        With ``columns`` the records of a partition come as a :class:`~downspout.kafka.columns.RecordColumns`.
+        It commits only on request, or with ``auto_commit_ms`` also periodically: all records that polls have returned.
+        With ``columns``, polls return a :class:`~downspout.kafka.columns.RecordColumns` for each partition.
         """
 
     def producer(
         self, *, client: Mapping[str, Any] | None = None, partitioner: str | Choose = "sticky"
     ) -> ProducerPort:
-        """Return a producer: with acks=all and idempotent, unless its properties say otherwise.
+        """Return a producer, by default with acks=all and idempotent.
 
-        Args:
-            client: its properties.
-            partitioner: where records without a partition go, see :mod:`downspout.kafka.partitioners`.
+        ``partitioner`` chooses for records without a partition; see :mod:`downspout.kafka.partitioners`.
 
         Raises:
-            ConfigError: properties contradict each other, or there is no such partitioner.
+            ConfigError: properties contradict each other, or the partitioner is unknown.
             MissingExtraError: the package of the compression is not installed.
         """
 
     def transactional_producer(
         self, transactional_id: str, *, client: Mapping[str, Any] | None = None, partitioner: str | Choose = "sticky"
     ) -> TransactionalPort:
-        """Return a transactional producer; an older one with this id is fenced, and its transaction aborted."""
+        """Return a transactional producer; fence an older one with this id and abort its transaction."""
 
     def ensure_topic(
         self, topic: str, partitions: int = 1, config: Mapping[str, str] | None = None, replication: int | None = None
     ) -> bool:
-        """Create the topic where it does not exist; return whether it was created.
-
-        Without ``replication`` the brokers decide how many replicas there are.
-        """
+        """Create the topic unless it exists; return whether it was created. By default, brokers choose ``replication``."""
 
     def delete_records(self, topic: str, partition: int, before: int) -> None:
         """Move the start of a partition's log to ``before``: the records below are gone for good."""
 
     def group_offsets(self, group: str) -> Mapping[TopicPartition, OffsetAndMetadata]:
-        """Return all that a consumer group has committed; empty where there is no such group."""
+        """Return all commits of a consumer group; empty if it does not exist."""
 
     def open_transactions(self, group: str) -> Sequence[OpenTransaction]:
-        """Return the transactions that may hold back what a group commits; empty where the brokers do not say.
+        """Return the open transactions that may block a group's commits; empty if the brokers do not tell.
 
-        Those of other groups, whose commits are in the same partition, are among them.
+        Includes transactions for other groups with commits in the same partition.
         """
 
     def group_members(self, group: str) -> Sequence[str]:
         """Return the names of a group's live members: static ones by their instance, others by their id."""
 
     def describe_group(self, group: str) -> GroupDescription | None:
-        """Return a group's state, coordinator and live members; None where the coordinator has no such group."""
+        """Return a group's state, coordinator and live members; None if it does not exist."""
 
     def describe_logs(self, topics: Collection[str]) -> Mapping[str, TopicState]:
-        """Return where the logs of topics begin and end; what cannot be told of has its ``problem``."""
+        """Return the begin and end of topics' logs, or a ``problem``."""
 
     def has_joined(self, group: str) -> bool:
-        """Return whether a member has ever joined the group; otherwise what commits for it reads by assignment."""
+        """Return whether a member has ever joined the group; otherwise its readers assign partitions themselves."""
 
     def commit_ages(self, group: str, within_s: float) -> Mapping[TopicPartition, float] | None:
-        """Return the ages in seconds of the commits that are younger than that; None where it cannot be known."""
+        """Return the ages in seconds of commits younger than ``within_s``; None: unknown."""
 
     def remove_members(self, group: str, names: Collection[str]) -> None:
-        """Take static members, by their instances, out of a group; one that runs joins again."""
+        """Remove static members from a group by their instance ids; a running one rejoins."""
 
     def delete_offsets(self, group: str, partitions: Collection[TopicPartition]) -> None:
-        """Delete what a group has committed for these; its other commits stay."""
+        """Delete a group's commits for these partitions."""
 
     def delete_groups(self, groups: Collection[str]) -> Sequence[str]:
-        """Delete consumer groups with their commits; return those that have members still, and so stay."""
+        """Delete consumer groups with their commits; return those kept because they still have members."""

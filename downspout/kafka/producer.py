@@ -1,13 +1,13 @@
-"""The producer ports on real brokers: kafka-python's producer with batches of ours, which loses no error.
+"""The producer ports on real brokers: kafka-python's producer with our own batches, without losing an error.
 
 Each batch has one answer (``downspout.kafka.producer_batches``). Errors of records without a token are raised by the
-next ``send``, ``flush`` or ``acknowledged``. A producer that is over (its brokers deny all writes, or another one has
-taken its place) answers every further batch with that same error, so the next record gets a new one.
+next ``send``, ``flush`` or ``acknowledged``. A producer that is over (fenced, or denied all writes) fails every further
+batch with the same error; the next record gets a new producer.
 
-kafka-python does not know KIP-890: the end of a transaction that timed out may still reach the broker and hit the next
-transaction of the same producer. So after a time-out in ``begin``, ``send_offsets``, ``commit`` or ``abort``, and after
-any error that ends a producer, a transactional one is released and takes nothing more. Its owner makes a new one, whose
-start waits until the old transaction has ended, and learns the outcome from the group's committed offsets.
+kafka-python does not implement KIP-890: a late request to end a transaction may end the producer's next one instead.
+After a timeout in ``begin``, ``send_offsets``, ``commit`` or ``abort``, or a fatal error, a transactional producer is
+closed for good. Its owner makes a new one, whose start waits until the old transaction has ended, and learns the
+outcome from the group's committed offsets.
 """
 
 from __future__ import annotations
@@ -41,13 +41,13 @@ class KafkaProducerPort(ProducerPort):
 
     Args:
         make: returns a ``kafka.KafkaProducer``.
-        partitioner: decides where records go that have no partition.
-        linger_s: for how long a batch that is not full waits for more.
+        partitioner: chooses for records without a partition.
+        linger_s: how long a batch waits for more records.
     """
 
     def __init__(self, make: Callable[[], Any], partitioner: Partitioner | None = None, linger_s: float = 0.0) -> None:
         self._make, self._partitioner, self._linger_s = make, partitioner, linger_s
-        self._retried = 0  # by the producers before the present one
+        self._retried = 0  # by previous producers
         self._stuck_s = float("inf")
         self._renew()
 
@@ -68,10 +68,10 @@ class KafkaProducerPort(ProducerPort):
         timestamp_ms: int | None = None,
         token: Any = None,
     ) -> None:
-        """Queue one record; it is sent with its batch, when that is full or old, or the next question is asked.
+        """Queue one record.
 
         Raises:
-            KafkaError: without a token: this record cannot be sent, or an earlier one could not.
+            KafkaError: for a record without a token: it, or an earlier one, cannot be sent.
         """
         if token is None:
             self._batches.collect()
@@ -79,7 +79,7 @@ class KafkaProducerPort(ProducerPort):
         if self._batches.is_over:
             try:
                 self._give_up()
-            except SilentBrokersError as error:  # that passes: the next record's turn comes when they answer
+            except SilentBrokersError as error:  # may pass before the next record
                 if token is None:
                     raise
                 lost = errors.KafkaTimeoutError(error.message)
@@ -88,15 +88,15 @@ class KafkaProducerPort(ProducerPort):
         self._batches.add(topic, key, value, headers, partition, timestamp_ms, token)
 
     def refuse_when_stuck(self, seconds: float) -> None:
-        """Refuse records for a partition that has not answered for so long while others have."""
+        """Refuse records for a partition that is silent for so long while others answer."""
         self._stuck_s = self._batches.stuck.after_s = seconds
 
     def _give_up(self) -> None:
-        """Make a new producer; what the old one still holds fails, and is told."""
+        """Make a new producer; report the old one's remaining records as failed."""
         self._closed = True
         abandon(self._producer)
         old = self._batches
-        old.keep(self.results())  # if no new one can be made now, they are told all the same
+        old.keep(self.results())  # reported even if no new one can be made now
         self._renew()
         self._retried += old.retried
         self._batches.keep(old.take_results())
@@ -107,7 +107,7 @@ class KafkaProducerPort(ProducerPort):
             raise error
 
     def results(self) -> list[Sent]:
-        """Return what became of records with tokens since the last call; send what has lingered long enough."""
+        """Return the results of records with tokens since the last call; send batches that have lingered."""
         batches = self._batches
         if self._closed:
             batches.end()
@@ -117,11 +117,11 @@ class KafkaProducerPort(ProducerPort):
 
     @property
     def buffered_bytes(self) -> int:
-        """How many bytes wait for an answer, or to be sent."""
+        """Bytes of records that are queued or unanswered."""
         return self._batches.buffered_bytes
 
     def oldest_s(self) -> float:
-        """Return for how long the oldest record has waited for its answer, in seconds."""
+        """Return the age in seconds of the oldest unanswered record."""
         return self._batches.oldest_s()
 
     @property
@@ -130,10 +130,10 @@ class KafkaProducerPort(ProducerPort):
         return self._retried + self._batches.retried
 
     def flush(self, timeout_s: float = 30.0) -> None:
-        """Wait until all queued records have their answer.
+        """Wait until all queued records are answered.
 
         Raises:
-            KafkaError: one without a token was refused, or time is over; which others were is not known.
+            KafkaError: a record without a token was refused, or timed out; others may have failed, too.
         """
         if not self._batches.flush(timeout_s):
             self._late = True
@@ -141,10 +141,10 @@ class KafkaProducerPort(ProducerPort):
         self._raise()
 
     def acknowledged(self) -> bool:
-        """Send what is queued; return whether all has its answer; do not wait.
+        """Send queued records; return whether all are answered, without waiting.
 
         Raises:
-            KafkaError: a record without a token was refused; which others were is not known.
+            KafkaError: a record without a token was refused; others may have failed, too.
         """
         self._batches.hand_over()
         self._batches.collect()
@@ -152,7 +152,7 @@ class KafkaProducerPort(ProducerPort):
         return not self._batches.waits
 
     def close(self) -> None:
-        """Release the client; what is queued is still sent, for at most 5 s, or dropped if a flush has timed out."""
+        """Release the client; send queued records within 5 s, or drop them if a flush has timed out."""
         self._closed = True
         if not self._late:
             try:
@@ -169,23 +169,23 @@ class KafkaProducerPort(ProducerPort):
 
 OVER = (
     errors.KafkaTimeoutError, errors.ProducerFencedError, errors.InvalidProducerEpochError,
-    errors.InvalidProducerIdMappingError, errors.UnknownProducerIdError,  # the brokers have forgotten it: it was idle
+    errors.InvalidProducerIdMappingError, errors.UnknownProducerIdError,  # the brokers have expired an idle producer
 )  # fmt: skip
-"""Errors after which the producer is not used again."""
+"""Errors after which the producer must not be used again."""
 
 
 Described = Callable[[], tuple[str, int, int]]
-"""Asks the coordinator for the state of a transactional id, and the id and epoch of its producer."""
+"""Asks the coordinator for a transactional id's state, producer id and epoch."""
 
 
 class KafkaTransactionalPort(KafkaProducerPort, TransactionalPort):
     """A transactional producer; see :class:`~downspout.kafka.port.TransactionalPort`.
 
     Args:
-        described: says who has the transactional id now.
+        described: describes the transactional id.
 
     Raises:
-        KafkaTimeoutError: an older transaction of this id could not be ended in time (``max_block_ms``).
+        KafkaTimeoutError: an older transaction of this id did not end within ``max_block_ms``.
     """
 
     def __init__(
@@ -198,13 +198,13 @@ class KafkaTransactionalPort(KafkaProducerPort, TransactionalPort):
         self._guarded(self._producer.init_transactions)
 
     def _give_up(self) -> None:
-        """Make no new producer: what is sent fails, with the error of this one."""
+        """Make no new producer: further records fail with this one's error."""
 
     def has_successor(self) -> bool:
         """Return whether another producer has taken the transactional id.
 
-        When brokers abort a transaction for its age they raise its producer's epoch by one, and it stays aborted until
-        somebody begins with the id. Whoever does leaves another state, or another epoch.
+        Brokers that abort a transaction for its age increment its producer's epoch. A successor changes the state or
+        the epoch again.
         """
         state, producer_id, epoch = self._described()
         if state in ("PrepareAbort", "PrepareEpochFence"):
@@ -222,12 +222,12 @@ class KafkaTransactionalPort(KafkaProducerPort, TransactionalPort):
         membership: GroupMembership,
         timeout_s: float = 30.0,
     ) -> None:
-        """Make offsets of a consumer group part of the transaction."""
+        """Add a consumer group's offsets to the transaction."""
         group = ConsumerGroupMetadata(membership.group, membership.generation, membership.member, membership.instance)
         self._guarded(lambda: transactional.send_offsets(self._producer, offsets, group, timeout_s))
 
     def commit(self, timeout_s: float = 30.0) -> None:
-        """Send what is queued, wait for the answers, and commit."""
+        """Send queued records, wait for the answers, and commit."""
 
         def ended() -> None:
             if not self._batches.flush(timeout_s):
@@ -238,7 +238,7 @@ class KafkaTransactionalPort(KafkaProducerPort, TransactionalPort):
         self._guarded(ended)
 
     def abort(self, timeout_s: float = 30.0) -> None:
-        """Drop what is queued, and abort."""
+        """Drop queued records, and abort."""
         self._batches.drop(errors.TransactionAbortedError())
         self._guarded(lambda: transactional.end(self._producer, commit=False, timeout_s=timeout_s))
 

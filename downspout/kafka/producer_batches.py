@@ -1,13 +1,12 @@
 """Batches of records, made here and sent by kafka-python's producer.
 
-The producer's own ``send`` costs too much for a dead letter with its dozen headers (``patches.producing``). Here a
-record's bytes are joined at once (message format 2), and each batch has one answer. Connections, metadata, sequence
-numbers, compression, retries, expiry and the splitting of batches that a topic finds too large stay the client's. A
-record with a token never waits: while its topic is unknown, it is kept here, and the client is asked.
+The producer's own ``send`` is too slow for records with many headers (``patches.producing``). This module encodes a
+record at once (message format 2), and each batch has one answer. The client still handles connections, metadata,
+sequence numbers, compression, retries, expiry and the splitting of batches that exceed a topic's limit. A record with
+a token never waits: it is held here until the client knows its topic.
 
-The client's thread answers a batch, and the sending thread reads the answer. If the client splits a batch, each record
-has another batch, half as large, and the old one is never answered. So records are counted: an answer is complete when
-the answered batches hold all of its records.
+The client's thread answers a batch; the sending thread reads the answer. If the client splits a batch, it moves the
+records to smaller batches and never answers the old one. An answer is complete when all of its records are answered.
 """
 
 from __future__ import annotations
@@ -50,7 +49,7 @@ from downspout.kafka.port import Sent
 
 ErrorOf = Callable[[int], BaseException]
 Part = tuple[Sequence[int], int, ErrorOf | None]
-"""Places of records in the batch as it was made, the offset of the first, and the error of each."""
+"""Places of records in the original batch, the offset of the first, and the error of each."""
 
 
 class BatchAnswer:
@@ -59,11 +58,11 @@ class BatchAnswer:
     def __init__(
         self,
         batch: Any,  # the client's
-        partition: TopicPartition,  # where it goes
-        tokens: Sequence[Any],  # of the records, in order; None for one whose result nobody wants
+        partition: TopicPartition,
+        tokens: Sequence[Any],  # of the records, in order; None: no result wanted
         size: int = 0,  # bytes
-        since: float | None = None,  # when its first record was taken, by a monotonic clock
-        finished: deque[BatchAnswer] | None = None,  # where it puts itself when it is done
+        since: float | None = None,  # when its first record was added, on the monotonic clock
+        finished: deque[BatchAnswer] | None = None,  # it adds itself when it is done
     ) -> None:
         self.batch, self.partition, self.tokens, self.size = batch, partition, tokens, size
         self.since = time.monotonic() if since is None else since
@@ -71,26 +70,26 @@ class BatchAnswer:
         self._parts: list[Part] = []
         self._left = len(tokens)
         self._places: dict[Any, list[int]] = {}
-        """The records in each of the batches into which this one was split."""
+        """The records in each part of a split batch."""
         self._done = threading.Event()
         self._expect(batch.produce_future, range(len(tokens)))
 
     @property
     def is_done(self) -> bool:
-        """Whether all records have their answer."""
+        """Whether all records are answered."""
         return self._done.is_set()
 
     @property
     def retried(self) -> int:
-        """How often the client has sent records again: the whole batch, or parts of it."""
+        """How many records the client has sent again."""
         return len(self.tokens) * retries_of(self.batch) + sum(map(len, self._places.values()))
 
     def wait(self, timeout_s: float) -> bool:
-        """Wait until it is done, for at most so long; return whether it is."""
+        """Wait until it is done; return whether it is."""
         return self._done.wait(timeout_s)
 
     def moved(self, place: int, future: Any) -> None:
-        """Called by the client for each record of a batch that it splits: the record is in that batch now."""
+        """Called by the client for each record of a batch that it splits, with the new batch's future."""
         if future in self._places:
             self._places[future].append(place)
         else:
@@ -111,14 +110,13 @@ class BatchAnswer:
         self._left -= len(part[0])
         if self._left <= 0:
             if self._finished is not None:
-                self._finished.append(self)  # first: who has waited looks there
+                self._finished.append(self)  # before waking waiters, who read it
             self._done.set()
 
     def results(self) -> Iterator[tuple[Sequence[int], Sent]]:
         """Yield places of records in a complete batch, grouped by result.
 
-        Records that were refused only because of others in their batch have an error that says so (``is_bystander``):
-        they may be sent again.
+        Records refused only because of others in their batch have an ``is_bystander`` error: they may be sent again.
         """
         topic, partition = self.partition
         for places, offset, error_of in self._parts:
@@ -148,12 +146,12 @@ class BatchAnswer:
 # --- Batches ---
 
 
-OVERHEAD_BYTES = 61  # What a batch holds besides its records
-KEPT_MAX = 4_096  # Numbers and header names whose bytes are kept
+OVERHEAD_BYTES = 61  # The header of a batch
+KEPT_MAX = 4_096  # Size of the caches of encoded numbers and header names
 _NULL = b"\x01"  # A length of -1
-ASK_S = 0.1  # How often the client is asked for a topic that it does not know
-WAIT_S = 0.01  # How often a flush looks whether such a topic is known by now
-STUCK_PERIOD_S = 0.1  # How often stuck partitions are determined
+ASK_S = 0.1  # Period of metadata requests for an unknown topic
+WAIT_S = 0.01  # How often a flush checks for the metadata of an unknown topic
+STUCK_PERIOD_S = 0.1  # Period of checks for stuck partitions
 
 TIME_MAX = (1 << 63) - 1
 
@@ -161,7 +159,7 @@ Headers = Sequence[tuple[str, bytes | None]]
 
 
 def _varint(number: int) -> bytes:
-    """Return a number's bytes: zigzag, seven bits to a byte, the lowest first."""
+    """Encode a number as a zigzag varint."""
     left = (number << 1) ^ (number >> 63)
     out = bytearray()
     while left > 0x7F:
@@ -172,7 +170,7 @@ def _varint(number: int) -> bytes:
 
 
 class _Varints(dict[int, bytes]):
-    """The bytes of numbers; the smaller ones, as lengths are, are kept."""
+    """A cache of encoded small numbers, such as lengths."""
 
     def __missing__(self, number: int) -> bytes:
         made = _varint(number)
@@ -182,7 +180,7 @@ class _Varints(dict[int, bytes]):
 
 
 class _Names(dict[str, bytes]):
-    """The bytes of header names, with their length; the last ones used."""
+    """A cache of encoded header names, with their lengths."""
 
     def __missing__(self, name: str) -> bytes:
         text = name.encode("utf-8")
@@ -196,9 +194,9 @@ _varints, _names = _Varints(), _Names()
 
 
 def encode_record(index: int, later_ms: int, key: bytes | None, value: bytes | None, headers: Headers) -> bytes:
-    """Return a record's bytes within a batch.
+    """Encode a record of a batch.
 
-    Key and value may be null, and so may a header's value. ``later_ms`` counts from the first record of the batch.
+    Key, value and header values may be null. ``later_ms`` counts from the first record of the batch.
 
     >>> encode_record(0, 0, None, b"x", [("trace", b"7")]).hex(" ")
     '1e 00 00 00 01 02 78 02 0a 74 72 61 63 65 02 37'
@@ -215,7 +213,7 @@ def encode_record(index: int, later_ms: int, key: bytes | None, value: bytes | N
 
 
 def check_time(timestamp_ms: Any) -> int:
-    """Return a time that can be written. Another one, in the head of a batch, would end the client's thread.
+    """Return a valid timestamp. Another one in a batch's header would end the client's thread.
 
     >>> check_time(1.5)
     Traceback (most recent call last):
@@ -229,7 +227,7 @@ def check_time(timestamp_ms: Any) -> int:
 
 
 class _Open:
-    """A batch that is being filled, for one partition."""
+    """An open batch of one partition."""
 
     __slots__ = ("end_ms", "parts", "since", "size", "start_ms", "tokens")
 
@@ -242,7 +240,7 @@ class _Open:
 
 
 class _Unknown:
-    """Records whose topic the client does not know yet."""
+    """Records of a topic that the client does not know yet."""
 
     def __init__(self, topic: str) -> None:
         self.since = time.monotonic()
@@ -253,15 +251,15 @@ class _Unknown:
 
 
 class RecordBatches:
-    """Fills batches, one for each partition, and hands them to a producer of kafka-python.
+    """Fills one batch per partition, and hands full ones to a producer of kafka-python.
 
     Args:
-        producer: a ``kafka.KafkaProducer``, whose ``send`` nobody calls.
-        partitioner: decides where records go that have no partition.
-        linger_s: for how long a batch that is not full waits for more, where it is asked for results.
+        producer: a ``kafka.KafkaProducer``; do not call its ``send``.
+        partitioner: chooses for records without a partition.
+        linger_s: how long a batch waits for more records.
 
     Raises:
-        BrokerError: it is not one that we know, or its brokers are older than this format of records (0.11).
+        BrokerError: the producer is not supported, or its brokers are older than Kafka 0.11.
     """
 
     def __init__(self, producer: Any, partitioner: Partitioner | None = None, linger_s: float = 0.0) -> None:
@@ -280,8 +278,8 @@ class RecordBatches:
         self._tells_offsets = producer.config["acks"] != 0
         self._open: dict[tuple[str, int], _Open] = {}
         self._unknown: dict[str, _Unknown] = {}
-        self._pending: dict[BatchAnswer, None] = {}  # Batches that were handed over, in that order
-        self._finished: deque[BatchAnswer] = deque()  # Answered; filled by the client's thread
+        self._pending: dict[BatchAnswer, None] = {}  # Batches handed over, in that order
+        self._finished: deque[BatchAnswer] = deque()  # Answered batches; filled by the client's thread
         self._results: list[Sent] = []
         self.error: BaseException | None = None
         """First error of a record sent without a token. Whoever raises it clears it."""
@@ -289,21 +287,21 @@ class RecordBatches:
         self.stuck = StuckPartitions()
         self._stuck_bytes = 0
         self._stuck_due = 0.0
-        self.retried = 0  # How often records were sent again, of those that are answered
+        self.retried = 0  # How often answered records were sent again
 
     @property
     def is_over(self) -> bool:
-        """Whether the producer takes nothing any more."""
+        """Whether the producer fails every further batch."""
         return is_over(self._producer)
 
     @property
     def buffered_bytes(self) -> int:
-        """How many bytes are here and on their way."""
+        """Bytes of records that are queued or unanswered, without stuck partitions."""
         held = sum(batch.size for batch in self._open.values()) + sum(each.size for each in self._unknown.values())
         return self._handed_bytes + held - self._stuck_bytes
 
     def oldest_s(self) -> float:
-        """Return for how long the oldest batch has had no answer, in seconds; of a partition that is not stuck."""
+        """Return the age in seconds of the oldest unanswered batch, without stuck partitions."""
         starts = [answer.since for answer in islice(self._free(), 1)]
         starts += [batch.since for batch in self._open.values()] + [held.since for held in self._unknown.values()]
         return time.monotonic() - min(starts) if starts else 0.0
@@ -320,12 +318,11 @@ class RecordBatches:
         timestamp_ms: int | None,
         token: Any = None,
     ) -> None:
-        """Take a record; a full batch is handed over.
+        """Add a record to its batch; hand a full batch over.
 
-        Raises:
-            KafkaError: the record is too large for a request, or the topic is not known in time.
-            ValueError: there is no such partition, or no topic can have this name.
-            With a token neither is raised: it is a result.
+        Raises, without a token (with one, the error is its result):
+            KafkaError: the record is too large for a request, or the topic's metadata did not arrive in time.
+            ValueError: no such partition, or an invalid topic name.
         """
         try:
             partitions = self._queue.partitions(topic)
@@ -367,7 +364,7 @@ class RecordBatches:
             made = encode_record(len(batch.parts), at - batch.start_ms, key, value, headers)
             if not batch.parts or batch.size + len(made) <= self._size_max:
                 break
-            self._hand_over(tp)  # and choose anew: without a key, the next batch may be another partition's
+            self._hand_over(tp)  # and choose again: without a key, the record may go to another partition
         if len(made) + OVERHEAD_BYTES > self._record_max:
             raise errors.MessageSizeTooLargeError(
                 f"a record of {len(made):,} bytes, and a request holds {self._record_max:,}"
@@ -417,7 +414,7 @@ class RecordBatches:
         held.size += len(key or b"") + len(value or b"") + OVERHEAD_BYTES
 
     def _check_topics(self) -> None:
-        """Add the records whose topic is known by now; give up those that have waited too long."""
+        """Add the records of topics that are known by now; fail those that have waited too long."""
         now = time.monotonic()
         for topic, held in list(self._unknown.items()):
             if self._queue.partitions(topic) is not None:
@@ -445,7 +442,7 @@ class RecordBatches:
     # --- batches out ------------------------------------------------------------------------------------
 
     def hand_over(self, *, old: bool = False) -> None:
-        """Let all that was taken be sent; with ``old``, batches alone that have lingered long enough."""
+        """Hand over all open batches, or with ``old`` only those that have lingered."""
         if not old:
             for tp in list(self._open):
                 self._hand_over(tp)
@@ -455,7 +452,7 @@ class RecordBatches:
                 self._hand_over(tp)
 
     def _hand_over(self, tp: tuple[str, int]) -> None:
-        """Let what was taken for a partition be sent."""
+        """Hand over the open batch of a partition."""
         filled = self._open.pop(tp)
         self._partitioner.batch_full(*tp)
         partition = TopicPartition(*tp)
@@ -472,7 +469,7 @@ class RecordBatches:
         self._queue.wakeup()
 
     def drop(self, error: BaseException) -> None:
-        """Let what was not handed over yet fail."""
+        """Fail all records that were not handed over."""
         opened, self._open = self._open, {}
         for (topic, partition), batch in opened.items():
             self._note(Sent(batch.tokens, topic, partition, -1, error, batch.since))
@@ -480,7 +477,7 @@ class RecordBatches:
             self._give_up(held, error)
 
     def end(self) -> None:
-        """Let all that is left fail: the producer is closed."""
+        """Fail all remaining records: the producer is closed."""
         for held in list(self._unknown.values()):
             self._give_up(held, errors.IllegalStateError("the producer is closed"))
         self.hand_over()
@@ -488,7 +485,7 @@ class RecordBatches:
     # --- answers ----------------------------------------------------------------------------------------
 
     def collect(self) -> None:
-        """Take the answers that have arrived; resend records that were refused only because of others."""
+        """Process answers; resend records refused only because of others in their batch."""
         if self._unknown:
             self._check_topics()
         self._update_stuck()
@@ -509,7 +506,7 @@ class RecordBatches:
                 self._note(sent)
 
     def _note(self, sent: Sent) -> None:
-        """Keep the result of records with a token, and the first error of others."""
+        """Keep the results of records with tokens, and the first error of others."""
         if sent.error is not None and self.error is None and None in sent.tokens:
             self.error = sent.error
         if sent.tokens[0] is not None or any(token is not None for token in sent.tokens):
@@ -527,27 +524,27 @@ class RecordBatches:
             )  # fmt: skip
 
     def keep(self, results: list[Sent]) -> None:
-        """Return these first when results are taken."""
+        """Put results back, before the others."""
         self._results[:0] = results
 
     def take_results(self) -> list[Sent]:
-        """Return what became of records with tokens since the last call."""
+        """Return the results of records with tokens since the last call."""
         found, self._results = self._results, []
         return found
 
     @property
     def waits(self) -> bool:
-        """Whether anything has no answer yet."""
+        """Whether any record is unanswered."""
         return bool(self._pending or self._open or self._unknown)
 
     def flush(self, timeout_s: float) -> bool:
-        """Hand over, and wait for all answers, at most so long; return whether they are there, and collect them."""
+        """Hand over all records, and collect their answers; return whether all came in time."""
         deadline = time.monotonic() + timeout_s
         self.collect()
         while self.waits:
             self.hand_over()
             left = deadline - time.monotonic()
-            if not self._pending:  # a topic is not known
+            if not self._pending:  # a topic is unknown
                 if left <= 0:
                     return False
                 time.sleep(min(WAIT_S, left))

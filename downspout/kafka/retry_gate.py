@@ -1,7 +1,7 @@
-"""Errors of the client: which pass by themselves, how they read, and what to do meanwhile.
+"""Classify, describe and retry the client's errors.
 
-:class:`RetryGate` never waits: it counts, warns once per period, and says when the work may be tried again.
-:func:`answer_of` is for commands, which have only one turn: it asks again for up to half a minute.
+:class:`RetryGate` never waits: it counts errors, warns once per period, and tells when to retry. :func:`answer_of` is
+for commands: it retries for up to 30 s.
 """
 
 from __future__ import annotations
@@ -18,25 +18,25 @@ from downspout.errors import BrokerError, MissingExtraError, TakenOverError, Unr
 from downspout.kafka.unreadable import UnreadableBatchError
 from downspout.ledger.retry_schedule import Backoff
 
-WARN_MS = 30_000  # How long the same warning is not repeated
+WARN_MS = 30_000  # Period in which a warning is not repeated
 
 THROWN_OUT = (errors.CommitFailedError, errors.IllegalGenerationError, errors.UnknownMemberIdError)
-"""The group has expelled this member: its partitions belong to others now."""
+"""The group has expelled this member; others own its partitions now."""
 MEMBERSHIP = (*THROWN_OUT, errors.RebalanceInProgressError, errors.MemberIdRequiredError)
-"""The group goes on without this member. The next poll joins again, and then reports its partitions."""
+"""The group continues without this member. The next poll rejoins, and then reports its partitions."""
 
 
 FORGOTTEN = (
     errors.OutOfOrderSequenceNumberError, errors.UnknownProducerIdError, errors.InvalidProducerIdMappingError,
     errors.DuplicateSequenceNumberError,
 )  # fmt: skip
-"""What brokers have forgotten, or do not understand, of a producer; an idle one's id expires after a week, say."""
+"""The brokers have lost or reject the producer's state; for example, an idle producer's id expires after a week."""
 
 
 def may_pass(error: errors.KafkaError) -> bool:
-    """Return whether a record that was refused so may be written later, perhaps by another producer.
+    """Return whether a retry of a refused record may succeed, perhaps with another producer.
 
-    kafka-python has a bare KafkaError for some of what producers are refused for.
+    kafka-python reports some refusals as a bare KafkaError.
 
     >>> may_pass(errors.KafkaTimeoutError()), may_pass(errors.KafkaError(errors.InvalidProducerIdMappingError()))
     (True, True)
@@ -59,7 +59,7 @@ class LogThrottle:
         self._said: dict[Hashable, int] = {}
 
     def due(self, what: Hashable, now: int) -> bool:
-        """Return whether the last warning about ``what`` is long ago; then the present one counts as given."""
+        """Return whether to warn about ``what`` now; if so, note the warning."""
         if what in self._said and now - self._said[what] < self._period_ms:
             return False
         self._said = {each: at for each, at in self._said.items() if now - at < self._period_ms}
@@ -74,10 +74,7 @@ class ErrorCount(Protocol):
 
 
 class RetryGate:
-    """Takes the client's errors for one kind of work.
-
-    An error of one kind is warned about once in ``warn_ms``.
-    """
+    """Handles the client's errors for one kind of work; warns of each class of error once in ``warn_ms``."""
 
     def __init__(
         self, work: str, bootstrap: str, metrics: ErrorCount, log: logging.Logger, warn_ms: int = WARN_MS
@@ -88,22 +85,22 @@ class RetryGate:
         self._log = log
         self._warn_ms = warn_ms
         self._throttle = LogThrottle(warn_ms)
-        self.last_error = ""  # Of the present row; empty: all is well
+        self.last_error = ""  # Empty: the last try succeeded
         self._in_a_row = 0
         self._since = 0
         self._not_before = 0
         self._backoff = Backoff(50, 2_000)
 
     def for_work(self, work: str) -> RetryGate:
-        """Return one for other work with the same brokers."""
+        """Return a gate for other work with the same brokers."""
         return RetryGate(work, self._bootstrap, self._metrics, self._log, self._warn_ms)
 
     def waits(self, now: int) -> bool:
-        """Return whether it is too early for the next try."""
+        """Return whether it is too early to retry."""
         return now < self._not_before
 
     def succeeded(self, now: int | None = None) -> None:
-        """Forget the errors in a row; with the time, log their end."""
+        """Reset the error count; given ``now``, log the recovery."""
         if now is not None and self._in_a_row > 1:
             seconds = (now - self._since) / 1000
             self._log.warning(
@@ -114,12 +111,10 @@ class RetryGate:
         self._not_before = 0
 
     def record_error(self, error: Exception, now: int) -> None:
-        """Count an error that may pass, and back off.
-
-        ``now`` is the time after it was raised: that may have taken seconds, and the back-off begins then.
+        """Count an error that may pass, and back off from ``now``, the time after it was raised.
 
         Raises:
-            BrokerError: it does not pass (UnreadableError: records cannot be read).
+            BrokerError: retrying is useless (UnreadableError: records cannot be read).
         """
         if isinstance(error, errors.UnsupportedCodecError):
             raise MissingExtraError(
@@ -153,7 +148,7 @@ DENIED = {errors.TopicAuthorizationFailedError: "topic", errors.GroupAuthorizati
 
 
 def describe(error: BaseException) -> str:
-    """Return class and message of an error in one line; of one about rights, for what they are missing.
+    """Return an error's class and message in one line; for a missing permission, name its object.
 
     >>> describe(ValueError("no")), describe(KeyError()), describe(errors.KafkaTimeoutError(None))
     ('ValueError: no', 'KeyError', 'KafkaTimeoutError')
@@ -170,7 +165,7 @@ def describe(error: BaseException) -> str:
 
 
 def cure_of(error: BaseException, otherwise: str) -> str:
-    """Return what may help: where rights are missing these, and ``otherwise`` else.
+    """Return a cure for an error, or ``otherwise``.
 
     >>> cure_of(errors.IncompatibleBrokerVersion(), "wait")
     'leave kafka.client.api_version out: the client asks the brokers for theirs; or newer brokers'
@@ -187,7 +182,7 @@ def cure_of(error: BaseException, otherwise: str) -> str:
     return f"grant the {kind} to this client (an ACL of the broker)" if kind else otherwise
 
 
-# --- Answers that a command waits for ---
+# --- Retries of commands ---
 
 
 ANSWER_S_MAX = 30.0
@@ -197,7 +192,7 @@ Answer = TypeVar("Answer")
 
 
 def answer_of(question: Callable[[], Answer], what: str, *, clock: Clock = SYSTEM_CLOCK) -> Answer:
-    """Return what Kafka answers; ask again for up to 30 s while the error is one that passes.
+    """Return Kafka's answer; retry errors that may pass for up to 30 s.
 
     >>> answer_of(lambda: 42, "the lag of group orders")
     42

@@ -1,7 +1,6 @@
-"""Read part of a log: up to an offset, from one point to another for `downspout kafka consume`, or single records.
+"""Read part of a log: up to an offset, between two points for `downspout kafka consume`, or single records.
 
-*Positions* decide where reading ends: a log may end with markers of transactions, or with offsets that the cleaner has
-emptied, and no record ever comes from there.
+Reading ends by *position*: a log may end with transaction markers or compacted offsets, which return no record.
 """
 
 from __future__ import annotations
@@ -30,10 +29,9 @@ SCAN_RECORDS = 2_000  # of one poll
 def scan(
     consumer: ConsumerPort, tp: TopicPartition, start: int, end: int, *, idle_polls: int = IDLE_POLLS_MAX
 ) -> Iterator[Sequence[Record]]:
-    """Yield the records of an assigned partition from ``start`` on, below ``end``, a poll's worth at a time.
+    """Yield the records of an assigned partition from ``start`` to below ``end``, one poll at a time.
 
-    Records that retention deletes meanwhile are passed over. What the consumer notes as unreadable
-    (``take_unreadable``) is of the records that were yielded last.
+    Skips records that retention deletes meanwhile. The consumer's ``take_unreadable`` covers the last records yielded.
 
     Raises:
         KafkaError: the broker refuses; or (KafkaTimeoutError) nothing has arrived for ``idle_polls`` polls of 0.2 s.
@@ -58,17 +56,17 @@ def scan(
             )
 
 
-# --- A topic, from one point to another ---
+# --- A topic, between two points ---
 
 POLL_MS = 250
 RECORDS_MAX = 500  # of one poll
-IDLE_POLLS = 8  # Polls without progress after which the brokers are asked where the log ends now
+IDLE_POLLS = 8  # Polls without progress before the ends of the logs are checked again
 COMMIT_S = 1.0
-NOTES_MAX = 3  # Of one kind, for a topic of many partitions
+NOTES_MAX = 3  # Notes of one kind, if a topic has many partitions
 
 
 class LogPoint(NamedTuple):
-    """Where reading begins or ends in each partition."""
+    """A point to begin or end at in each partition."""
 
     kind: Literal["beginning", "end", "offset", "time"]
     value: int = 0  # an offset, or milliseconds since the epoch
@@ -82,20 +80,19 @@ Offsets = Mapping[TopicPartition, int]
 class TopicReader:
     """Reads a topic; leaving its context commits the group's offsets and releases the consumer.
 
-    Partitions are read by assignment, in no group or for one whose members are away. A bounded reader takes one
-    partition after the other, and so returns the same each time; one that follows takes them all at once. A batch
-    counts as seen
-    when the next one is asked for: for a group, exactly what was seen is committed.
+    It assigns partitions itself, without a group or for an inactive one. A bounded reader reads one partition after the
+    other, so its output is repeatable; an unbounded one reads all at once. Requesting the next batch marks the previous
+    one as seen; exactly the records seen are committed.
 
     Args:
-        group: begin at this group's commits unless ``start`` is given, and commit what was seen for it.
-        start: where to begin; None: at the group's commits, or at the beginning.
-        until: where to end, as of now; None: never.
+        group: begin at this group's commits unless ``start`` is given, and commit for it.
+        start: None: the group's commits, or the beginning.
+        until: the end, as of now; None: unbounded.
         note: receives remarks, such as offsets outside the log.
 
     Raises:
-        BrokerError: there is no such topic or partition, or the brokers do not answer.
-        ConfigError: the group is a topology's.
+        BrokerError: no such topic or partition, or the brokers do not answer.
+        ConfigError: the group belongs to a topology.
     """
 
     def __init__(
@@ -116,7 +113,7 @@ class TopicReader:
         self._note, self._clock = note, clock
         self._until_stable = until == END and isolation == "read_committed"
         self._consumer = cluster.consumer(group=group, client={"isolation_level": isolation})
-        self._seen: dict[TopicPartition, int] = {}  # behind the last record that was seen
+        self._seen: dict[TopicPartition, int] = {}  # the offset after the last record seen
         self._committed: dict[TopicPartition, int] = {}
         self._commit_due = 0.0
         self.count = 0
@@ -177,7 +174,7 @@ class TopicReader:
         return first, {tp: min(offset, ends[tp]) for tp, offset in found.items()}
 
     def _offsets(self, point: LogPoint, begins: Offsets, ends: Offsets) -> dict[TopicPartition, int]:
-        """Return the offsets of a point; that of a time is the first record with that time or a later one."""
+        """Return the offsets of a point; for a time, those of the first records at or after it."""
         if point.kind != "time":
             return dict(begins if point.kind == "beginning" else ends)
         times = dict.fromkeys(self._partitions, point.value)
@@ -185,7 +182,7 @@ class TopicReader:
         return {tp: ends[tp] if (at := found[tp]) is None else at for tp in times}
 
     def _stands(self) -> Offsets:
-        """Return the group's commits, for the partitions that have one."""
+        """Return the group's commits."""
         group = self._group
         found = answer_of(lambda: self._consumer.committed(self._partitions), f"the commits of group {group}")
         stands = {tp: entry for tp, entry in found.items() if entry is not None}
@@ -199,7 +196,7 @@ class TopicReader:
         return {tp: entry.offset for tp, entry in stands.items()}
 
     def _note_outside(self, first: Offsets, begins: Offsets, ends: Offsets, what: str) -> None:
-        """Note which partitions are not read from the offset that was asked for."""
+        """Note the partitions whose requested start lies outside the log."""
         gone = [tp for tp, offset in first.items() if offset < begins[tp]]
         late = [tp for tp, offset in first.items() if offset > ends[tp]]
         for tps, which, edges in ((gone, "begins", begins), (late, "ends", ends)):
@@ -211,11 +208,11 @@ class TopicReader:
     # --- reading ----------------------------------------------------------------------------------------
 
     def batches(self, stopped: Callable[[], object] = lambda: False) -> Iterator[Sequence[Record]]:
-        """Yield records of one partition, until the end, the limit, or ``stopped``; sometimes none.
+        """Yield records of one partition, possibly none, until the end, the limit, or ``stopped``.
 
         Raises:
             BrokerError: records cannot be read.
-            UnreadableError: at the end: some could not be given whole.
+            UnreadableError: at the end, if some records were unreadable.
         """
         together = [self._partitions] if self._ends is None else [[tp] for tp in self._partitions]
         for some in together:
@@ -270,7 +267,7 @@ class TopicReader:
         return {}
 
     def _skip_deleted(self, places: Any) -> None:
-        """Continue at the beginning of logs whose records were deleted before they were read."""
+        """Continue at the begin of logs if the next records were deleted before they were read."""
         begins = answer_of(lambda: self._consumer.beginning_offsets(list(places)), f"where {self._topic} begins")
         for tp, offset in places.items():
             if offset >= begins[tp]:
@@ -282,7 +279,7 @@ class TopicReader:
             self._consumer.seek(tp, begins[tp])
 
     def _take_unreadable(self) -> set[tuple[TopicPartition, int]]:
-        """Note unreadable offsets; return the positions of the records that stand in for them."""
+        """Note unreadable offsets; return those of their placeholder records."""
         found = self._consumer.take_unreadable()
         for each in found:
             self._unreadable += each.count
@@ -290,7 +287,7 @@ class TopicReader:
         return {(each.partition, each.offset) for each in found}
 
     def _within(self, tp: TopicPartition, records: Sequence[Record]) -> tuple[Sequence[Record], int]:
-        """Return the records that were asked for, and the offset to read next."""
+        """Return the records within the end and the limit, and the next offset."""
         after = self._consumer.position(tp)
         if self._ends is not None and after > (end := self._ends[tp]):
             records, after = [record for record in records if record.offset < end], end
@@ -300,10 +297,10 @@ class TopicReader:
         return records, after
 
     def _check_ends(self, open_: set[TopicPartition]) -> None:
-        """Ask where logs end now: one that was truncated never reaches its former end.
+        """Update the ends of the logs: a truncated one never reaches its former end.
 
         Raises:
-            BrokerError: the brokers do not answer, for half a minute.
+            BrokerError: the brokers have not answered for 30 s.
         """
         ends = answer_of(lambda: self._consumer.end_offsets(sorted(open_)), f"where {self._topic} ends")
         if self._ends is not None:
@@ -313,15 +310,15 @@ class TopicReader:
             self._ends = {**self._ends, **{tp: min(end, self._ends[tp]) for tp, end in ends.items()}}
 
     def _note_open_transaction(self, tp: TopicPartition) -> None:
-        """Note a transaction without an end: its records are held back, and all behind them."""
+        """Note an open transaction: its records, and all after them, are withheld."""
         assert self._ends is not None
         was_read = self._starts[tp] < self._ends[tp]
         if was_read and (self._consumer.highwater(tp) or 0) <= self._ends[tp]:
-            return  # the usual case; no broker is asked
+            return  # the usual case, without a request
         what = f"where {self._topic} ends"
         with closing(self._cluster.consumer(group=None, client={"isolation_level": "read_uncommitted"})) as other:
             end = answer_of(lambda: other.end_offsets([tp]), what)[tp]
-        # Asked later than the end: what is new meanwhile is not open.
+        # Asked after the end, so records written meanwhile do not look open.
         stable = answer_of(lambda: self._consumer.end_offsets([tp]), what)[tp]
         if stable < end:
             hidden = f"{counted(end - stable, 'offset')} from {stable} on are withheld"
@@ -332,7 +329,7 @@ class TopicReader:
     # --- commits ----------------------------------------------------------------------------------------
 
     def _commit(self, *, due_only: bool = False) -> None:
-        """Commit for the group the offsets that were seen."""
+        """Commit the offsets seen for the group."""
         if self._group is None or (due_only and self._clock.monotonic() < self._commit_due):
             return
         fresh = {tp: offset for tp, offset in self._seen.items() if self._committed.get(tp) != offset}
@@ -345,18 +342,17 @@ class TopicReader:
 
 # --- Single records ---
 
-RecordPlace = tuple[str, str, int, int]  # Topic, Kafka's id of it (empty: not known), partition and offset
+RecordPlace = tuple[str, str, int, int]  # Topic, topic id (empty: unknown), partition and offset
 
-NEAR = 3_000  # Up to this distance records are read rather than sought over: a seek costs as much as their columns
+NEAR = 3_000  # Up to this distance, read on instead of seeking: a seek costs as much as reading that many records
 CLIENT = {"max_partition_fetch_bytes": 256 * 1024, "fetch_max_wait_ms": 100, "auto_offset_reset": "none"}
 REREAD_POLL_MS = 100
 
 
 class Rereader:
-    """Reads single records again by their places, with one consumer in no group.
+    """Reads single records again, with a consumer outside any group.
 
-    It seeks from place to place. If the next one is near it reads on, because a seek discards what was fetched; records
-    arrive as columns, so those in between cost next to nothing.
+    It seeks to each record, or reads on to a near one, because a seek discards fetched records.
     """
 
     def __init__(self, cluster: Cluster, clock: Clock, client: Mapping[str, Any] | None = None) -> None:
@@ -368,17 +364,14 @@ class Rereader:
         self._until, self._idle_left = 0.0, 0
 
     def read(self, places: Collection[RecordPlace], wait_s: float) -> dict[RecordPlace, Record | None]:
-        """Return the records at some places; None for those that are gone for good. Those not read in time are left
-        out.
+        """Return the records at these places; None: gone for good. Omit those not read in time.
 
         Raises:
             KafkaError: the broker does not answer, or refuses.
         """
         found: dict[RecordPlace, Record | None] = {}
         self._until = self._clock.monotonic() + wait_s
-        self._idle_left = max(
-            1, round(wait_s * 1000 / REREAD_POLL_MS)
-        )  # a clock may stand still while a broker is asked
+        self._idle_left = max(1, round(wait_s * 1000 / REREAD_POLL_MS))  # a test's clock may not move during polls
         if self._consumer is None:
             self._consumer = self._cluster.consumer(group=None, client=self._client, columns=True)
             self._partitions.clear()
@@ -387,7 +380,7 @@ class Rereader:
             parts: dict[TopicPartition, list[RecordPlace]] = {}
             for place in sorted(places):
                 if place[1] and ids.get(place[0]) != place[1]:
-                    found[place] = None  # its topic was deleted; one of the same name holds other records
+                    found[place] = None  # its topic was deleted; a new one has that name
                 else:
                     parts.setdefault(TopicPartition(place[0], place[2]), []).append(place)
             for partition, wanted in parts.items():
@@ -412,7 +405,7 @@ class Rereader:
         wanted: Sequence[RecordPlace],
         found: dict[RecordPlace, Record | None],
     ) -> None:
-        """Read the records at some ascending places of a partition."""
+        """Read the records at ascending places of a partition."""
         consumer.assign([partition])
         at: int | None = None
         for place in wanted:
@@ -422,7 +415,7 @@ class Rereader:
                 consumer.seek(partition, place[3])
             try:
                 at = self._read_on(consumer, partition, place, wanted, found)
-            except errors.OffsetOutOfRangeError:  # below the start of the log, or beyond its end
+            except errors.OffsetOutOfRangeError:  # deleted, or truncated
                 found[place], at = None, None
                 continue
             if at is None:
@@ -436,7 +429,7 @@ class Rereader:
         wanted: Sequence[RecordPlace],
         found: dict[RecordPlace, Record | None],
     ) -> int | None:
-        """Read up to one place, and pick up others on the way; return the position; None: out of time."""
+        """Read up to one place, and collect others on the way; return the position; None: out of time."""
         while self._idle_left and self._clock.monotonic() < self._until:
             records = consumer.poll(REREAD_POLL_MS, NEAR).get(partition, ())
             if len(records):
@@ -448,7 +441,7 @@ class Rereader:
                 self._idle_left -= 1
             at = consumer.position(partition)
             if place not in found and at > place[3]:
-                found[place] = None  # reading has passed it: the log's cleaner removed it
+                found[place] = None  # compacted
             if place in found:
                 return at
         return None
@@ -461,7 +454,7 @@ class Rereader:
 
 
 def _pick(records: Sequence[Record], wanted: Sequence[RecordPlace], found: dict[RecordPlace, Record | None]) -> None:
-    """Take the records at the wanted places, which ascend."""
+    """Collect the records at wanted, ascending places."""
     columns: Any = records  # the consumer was made with ``columns=True``
     offsets = columns.offsets
     first = bisect_left(wanted, int(offsets[0]), key=_offset)

@@ -1,8 +1,7 @@
-"""What a consumer cannot give whole: a record that is too large, a batch that is damaged or unpacks to too much.
+"""Records that a consumer cannot return whole: too large, in a damaged batch, or in one that unpacks to too much.
 
-A compressed batch of some kilobytes may hold gigabytes. So nothing is unpacked beyond limits, and what is beyond them
-is an error, unless the reader has asked for a note instead: then a record with the same offset stands in its place, so
-that the reader hears of it in order, and goes on behind it.
+A compressed batch of a few kilobytes may hold gigabytes, so unpacking is limited. Exceeding a limit is an error, unless
+the reader asks for notes: then a placeholder record with the same offset takes its place, and reading continues.
 """
 
 from __future__ import annotations
@@ -16,20 +15,20 @@ from kafka.structs import TopicPartition
 from downspout.errors import coordinates
 
 MIB = 1024 * 1024
-CUT_BYTES = 64 * 1024  # How much is kept of a record that is too large
+CUT_BYTES = 64 * 1024  # Bytes kept of a record that is too large
 _SKIP = "kafka.on_corrupt_batch=dead_letter goes on behind it, and notes its offsets in the dead-letter topic"
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What may be unpacked, in bytes."""
+    """Limits of unpacking, in bytes."""
 
-    record_bytes: int = 64 * MIB  # of one record: key, value and headers
-    batch_bytes: int = 256 * MIB  # of the records of one batch together, without those that are too large by themselves
+    record_bytes: int = 64 * MIB  # key, value and headers of one record
+    batch_bytes: int = 256 * MIB  # all records of one batch, without those above ``record_bytes``
 
     @classmethod
     def of(cls, record_bytes: int) -> Limits:
-        """Return the limits of a setting: a batch may unpack to four times what a record may.
+        """Return the limits for a maximum record size; a batch may unpack to four times as much.
 
         >>> Limits.of(1024)
         Limits(record_bytes=1024, batch_bytes=4096)
@@ -39,18 +38,18 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class Unreadable:
-    """Offsets whose records cannot be given whole."""
+    """Offsets whose records cannot be returned whole."""
 
-    partition: TopicPartition  # of the records
-    offset: int  # the first of them
-    end: int  # one more than the last of them
-    why: str  # in words
-    # bytes of the record, where it is a single one that is too large; None: nothing of these records is known
+    partition: TopicPartition
+    offset: int  # the first
+    end: int  # one after the last
+    why: str
+    # bytes of a single record that is too large; None: the records are unknown
     size: int | None = None
 
     @property
     def count(self) -> int:
-        """How many offsets."""
+        """The number of offsets."""
         return self.end - self.offset
 
     def __str__(self) -> str:
@@ -59,7 +58,7 @@ class Unreadable:
 
 
 class UnreadableBatchError(CorruptRecordError):
-    """Something cannot be read, and the reader has not asked to go on behind it."""
+    """A batch cannot be read, and the reader has not asked to skip it."""
 
     def __init__(self, what: str, cure: str = _SKIP) -> None:
         super().__init__(what)
@@ -67,21 +66,21 @@ class UnreadableBatchError(CorruptRecordError):
 
 
 class UnreadableRecordError(UnreadableBatchError):
-    """A record is too large, and the reader has not asked to go on behind it."""
+    """A record is too large, and the reader has not asked to skip it."""
 
 
 @dataclass(slots=True)
 class Tolerance:
-    """How a consumer reads what may be too large or damaged."""
+    """How a consumer treats records that are too large or damaged."""
 
-    limits: Limits = field(default_factory=Limits)  # what may be unpacked
-    notes_large: bool = False  # whether a record that is too large is noted; otherwise it is an error
-    notes_corrupt: bool = False  # whether a batch that cannot be read is noted; otherwise it is an error
-    found: list[Unreadable] = field(default_factory=list)  # what was noted and not yet taken
+    limits: Limits = field(default_factory=Limits)
+    notes_large: bool = False  # note records that are too large, instead of raising
+    notes_corrupt: bool = False  # note batches that cannot be read, instead of raising
+    found: list[Unreadable] = field(default_factory=list)  # notes not taken yet
     # returns the end of a partition's log, as of the last fetch
     highwater: Callable[[TopicPartition], int | None] = lambda partition: None
 
     def take(self) -> list[Unreadable]:
-        """Return what was noted since the last call."""
+        """Return the notes since the last call."""
         found, self.found = self.found, []
         return found

@@ -1,4 +1,4 @@
-"""Which brokers a client asks, how it reads its sockets, and brokers that do not answer."""
+"""The client's properties, its sockets, its choice of brokers, and brokers that do not answer."""
 
 from __future__ import annotations
 
@@ -19,43 +19,43 @@ from downspout.outages import OUTAGES
 log = logging.getLogger("downspout.kafka")
 
 
-# --- Properties that the client accepts and drops ---
+# --- Properties are accepted and dropped ---
 
 
 def pass_properties_on(cluster: Any, properties: Mapping[str, Any], *names: str) -> None:
-    """Give a client's metadata the properties that it was made with.
+    """Pass properties of a client on to its metadata.
 
-    Wrong: ``ClusterMetadata`` receives three of the client's properties. ``allow_auto_create_topics`` and
-        ``retry_backoff_ms`` are accepted and documented, but never reach it: consumers create the topics they ask for
-        (kafka-python's issue 2083), and a producer waits 100 ms for a new topic, whatever was set.
+    Wrong: ``ClusterMetadata`` never receives ``allow_auto_create_topics`` and ``retry_backoff_ms``, though they are
+        documented: consumers create the topics they ask for (kafka-python's issue 2083), and a producer always waits
+        100 ms for a new topic.
     Goes when: ``KafkaConnectionManager`` passes both on.
     """
     cluster.config.update({name: properties[name] for name in names})
 
 
 def pass_on_to_consumer(consumer: Any) -> None:
-    """Let a consumer create topics, or not, as its property says."""
+    """Make a consumer respect ``allow_auto_create_topics``."""
     pass_properties_on(consumer._cluster, consumer.config, "allow_auto_create_topics")
 
 
 def pass_on_to_producer(producer: Any) -> None:
-    """Let a producer create topics, or not, and wait for a new one, as its properties say."""
+    """Make a producer respect ``allow_auto_create_topics`` and ``retry_backoff_ms``."""
     pass_properties_on(producer._metadata, producer.config, "allow_auto_create_topics", "retry_backoff_ms")
 
 
-# --- A TLS context that cannot be asked for ---
+# --- The TLS context is private ---
 
 
 def tls_context(client: Mapping[str, Any]) -> ssl.SSLContext:
-    """Return the TLS context that kafka-python would make of a client's properties.
+    """Return the TLS context that kafka-python makes from a client's properties.
 
-    Wrong: whether TLS properties make sense, and whether they trust a broker's certificate, shows when the client
-        connects: it retries in the background and ends with "timed out". Nothing public returns its TLS context.
-    Goes when: the client returns its TLS context, or says at once why it cannot connect.
+    Wrong: invalid TLS properties, or an untrusted certificate, are retried in the background until a "timed out".
+        Nothing public returns the client's TLS context.
+    Goes when: the client returns its TLS context, or reports at once why it cannot connect.
 
     Raises:
-        BrokerError: the installed kafka-python is unknown.
-        OSError, ValueError: a file cannot be read, or is not one that TLS takes (an SSLError).
+        BrokerError: the installed kafka-python is not supported.
+        OSError, ValueError: a file cannot be read, or is invalid (an SSLError).
     """
     if path := absent(ROOTS, TLS):
         raise unknown_client(path)
@@ -64,13 +64,13 @@ def tls_context(client: Mapping[str, Any]) -> ssl.SSLContext:
     return context
 
 
-# --- Sockets that are read 4 KiB at a time ---
+# --- Sockets are read 4 KiB at a time ---
 
 RECEIVE_BYTES = 1024 * 1024
 
 
 class WideSocket:
-    """A socket that returns more than it is asked for; otherwise the one that it wraps."""
+    """Wraps a socket, and returns more bytes than requested."""
 
     __slots__ = ("_socket",)
 
@@ -78,7 +78,7 @@ class WideSocket:
         self._socket = socket
 
     def recv(self, size: int) -> bytes:
-        """Return what has arrived, up to a mebibyte."""
+        """Return available bytes, up to a mebibyte."""
         found: bytes = self._socket.recv(max(size, RECEIVE_BYTES))
         return found
 
@@ -87,11 +87,11 @@ class WideSocket:
 
 
 def read_more_at_once(consumer: Any) -> None:
-    """Let a consumer's new connections read up to a mebibyte per call; leave an unknown client as it is.
+    """Make a consumer's new connections read up to a mebibyte per call; leave an unknown client as it is.
 
-    Wrong: a connection asks its socket for 4 KiB at a time. A fetch has megabytes: the calls alone cost more than all
-        that is done with a record in columns. The client reads until nothing is left and takes what it gets.
-    Goes when: the client reads what has arrived, or a property says how much to read.
+    Wrong: a connection reads 4 KiB at a time, until the socket is empty. For a fetch of megabytes, these calls cost
+        more than processing its records as columns.
+    Goes when: the client reads all available bytes, or a property sets the size.
     """
     manager = consumer._manager
     build = getattr(manager, "_build_transport", None)
@@ -108,23 +108,22 @@ def read_more_at_once(consumer: Any) -> None:
     manager._build_transport = build_widely
 
 
-# --- Questions that wait for a silent broker while others would answer ---
+# --- Requests go to a silent broker though others would answer ---
 
 SILENT_S = 3.0
-"""A broker that leaves a question unanswered for longer is silent; a fetch may wait for 0.5 s."""
+"""A broker is silent if it leaves a request unanswered for longer; a fetch may wait for 0.5 s."""
 
 
 def prefer_brokers_that_answer(client: Any, first: tuple[str, int] | None) -> None:
-    """Let a client (``KafkaNetClient``) ask brokers that answer, beginning with ``first``, which has just answered.
+    """Make a client (``KafkaNetClient``) prefer brokers that answer, beginning with ``first``, which just answered.
 
-    Each bootstrap address gets no more time than any connection. What any broker can answer goes to a failed or silent
-    one only if there is no other.
+    A bootstrap address gets no more time than any connection. Requests that any broker can answer go to a failed or
+    silent one only if there is no other.
 
-    Wrong: a new client draws one address at random, from the whole list again after each failure, and waits for it
-        until all its time is up: one silent broker of three fails half of all starts. Later, questions that any broker
-        could answer go to the broker without a connection rather than to a busy one: to the silent one, again and
-        again, for up to 30 s each.
-    Goes when: the client tries the whole list before it repeats an address, and remembers brokers that do not answer.
+    Wrong: a new client tries a random address until its whole timeout is up, and after a failure may draw the same one:
+        one silent broker of three fails half of all starts. Later, requests that any broker can answer go to one
+        without a connection rather than to a busy one: to the silent broker, again and again, for up to 30 s each.
+    Goes when: the client tries the whole list before it repeats an address, and remembers silent brokers.
     """
     manager = client._manager
     cluster = manager.cluster
@@ -163,7 +162,7 @@ def prefer_brokers_that_answer(client: Any, first: tuple[str, int] | None) -> No
 
 
 def unanswered_since(connection: Any) -> float | None:
-    """Return since when a question waits and nothing was heard, on the monotonic clock; None: no question waits."""
+    """Return since when, on the monotonic clock, the oldest request waits in silence; None: no request waits."""
     asked, transport = list(connection.in_flight_requests)[:1], connection.transport
     if not asked or transport is None:
         return None
@@ -171,20 +170,20 @@ def unanswered_since(connection: Any) -> float | None:
     return float(max(sent_at, transport.last_read))
 
 
-# --- A consumer that does not say whether it is connected ---
+# --- A consumer does not tell whether it is connected ---
 
 UNCONNECTED_S = 5.0
-"""A broker that leaves a question unanswered for longer, besides the wait of a fetch, does not answer."""
+"""How long a request may be unanswered, in addition to a fetch's wait, before the broker counts as unconnected."""
 
 
 def connected(consumer: Any) -> Callable[[], bool]:
-    """Return a function that says whether the consumer has a connection to a broker that answers, without asking one.
+    """Return a function that tells, without a request, whether a connected broker answers the consumer.
 
-    A join may wait for other members, so a question to the coordinator does not count meanwhile.
+    A join may wait for other members, so requests to the coordinator do not count meanwhile.
 
-    Wrong: ``bootstrap_connected`` speaks of the start only. While every broker is gone, polls return nothing, as at the
-        end of a log. A broker that hangs keeps its connections besides.
-    Goes when: a consumer says whether it is connected.
+    Wrong: ``bootstrap_connected`` covers the start only. While all brokers are down, polls return nothing, as at the
+        end of a log. A hung broker even keeps its connections.
+    Goes when: a consumer tells whether it is connected.
     """
     connections, coordinator = consumer._manager.least_used_connections, consumer._coordinator
     silent_s = UNCONNECTED_S + consumer.config["fetch_max_wait_ms"] / 1000
@@ -195,7 +194,7 @@ def connected(consumer: Any) -> Callable[[], bool]:
         try:
             open_now = connections()
             asked = [list(one.in_flight_requests)[:1] for one in open_now if one.node_id != joins_at]
-        except RuntimeError:  # the client's own thread adds or removes something at this moment
+        except RuntimeError:  # the client's own thread changes the collection right now
             return True
         is_waiting = any(sent_at < since for requests in asked for _, _, sent_at, *_ in requests)
         heard = [transport.last_read for one in open_now if (transport := one.transport) is not None]
@@ -204,7 +203,7 @@ def connected(consumer: Any) -> Callable[[], bool]:
     return is_connected
 
 
-# --- Brokers that do not answer, unnamed, while others have taken over ---
+# --- Silent brokers are not named, nor replaced by new leaders ---
 
 CHECK_S = 1.0
 NAMES_MAX = 3
@@ -214,14 +213,13 @@ ELSEWHERE = "is not waited for any more: other brokers have taken over"
 class ConnectionWatch:
     """Checks the connections of one client (``KafkaNetClient``) once a second, on the client's own thread.
 
-    A broker is silent if a question has no answer or there is no connection. If it leads partitions of ours, or
-    coordinates our group or transactions, ``downspout.outages`` reports it, and the client asks for the leaders again.
-    Once others lead, the connection is closed, so that what waits there is sent to them.
+    A broker is silent if it leaves a request unanswered or has no connection. If it leads our partitions, or
+    coordinates our group or transactions, ``downspout.outages`` reports it, and the client refreshes its metadata. Once
+    others lead, the connection is closed, and the client resends its requests to them.
 
-    Wrong: a broker that is away or hangs is a time-out of 10 s to 30 s, then one line per client about a connection.
-        Meanwhile the client does not ask who leads its partitions now, and what it sent to the silent broker reaches
-        the new leader only after that time.
-    Goes when: a client reports the brokers it waits for, and turns to new leaders by itself.
+    Wrong: a dead or hung broker causes a timeout of 10 s to 30 s, then one line per client about a connection.
+        Meanwhile the client does not look for new leaders, and requests to the silent broker are resent only then.
+    Goes when: a client reports silent brokers, and turns to new leaders by itself.
 
     Args:
         who: the reader or writer, for the report.
@@ -230,13 +228,13 @@ class ConnectionWatch:
     def __init__(self, client: Any, who: str) -> None:
         self._manager, self._cluster, self._who = client._manager, client._manager.cluster, who
         self._joins_at: Callable[[], Any] = lambda: None
-        self._away: dict[Any, float] = {}  # brokers without a connection, since when
-        self._names: dict[Any, str] = {}  # also of brokers that were taken off the list
+        self._away: dict[Any, float] = {}  # since when brokers have had no connection
+        self._names: dict[Any, str] = {}  # also of removed brokers
         self._reported: set[str] = set()
         self._manager._net.call_later(CHECK_S, self._check_and_repeat)
 
     def allow_joins(self, consumer: Any) -> None:
-        """Let a coordinator be silent while its consumer joins: it waits for other members."""
+        """Ignore a silent coordinator while its consumer joins, because it waits for other members."""
         coordinator = consumer._coordinator
         self._joins_at = lambda: coordinator.coordinator_id if coordinator.rejoining else None
 
@@ -246,7 +244,7 @@ class ConnectionWatch:
             self.check(time.monotonic())
 
     def check(self, now: float) -> None:
-        """Report brokers that are waited for, and those that answer again."""
+        """Report silent brokers, and those that answer again."""
         reported = set()
         for node_id, name in self._known():
             if (found := self._silence(node_id, now)) is None:
@@ -266,14 +264,14 @@ class ConnectionWatch:
         self._reported = reported
 
     def _known(self) -> list[tuple[Any, str]]:
-        """Return all brokers; the coordinator has a connection of its own as such."""
+        """Return the ids and names of all brokers; a coordinator has a connection, and an id, of its own."""
         for node in [*self._cluster.brokers(), *self._cluster._coordinator_brokers.values()]:
             number = str(node.node_id).removeprefix("coordinator-")
             self._names[node.node_id] = f"broker {number} ({node.host}:{node.port})"
         return list(self._names.items())
 
     def _silence(self, node_id: Any, now: float) -> tuple[str, float] | None:
-        """Return why and since when a broker is silent; None if it answers, or is not asked."""
+        """Return why and since when a broker is silent; None: it answers, or no request waits."""
         connection = self._manager._conns.get(node_id)
         if connection is not None and connection.connected:
             self._away.pop(node_id, None)
@@ -293,7 +291,7 @@ class ConnectionWatch:
         return transport is not None and now - transport.last_read < SILENT_S
 
     def _duty(self, node_id: Any) -> str:
-        """Return what a broker does for us; empty if another one does it."""
+        """Return the broker's role for us; empty: none."""
         tps = self._cluster.partitions_for_broker(node_id) or ()
         places = sorted(f"{tp.topic}[{tp.partition}]" for tp in tps)
         if places:
