@@ -455,7 +455,7 @@ class Cluster(Protocol):
     def ensure_topic(
         self, topic: str, partitions: int = 1, config: Mapping[str, str] | None = None, replication: int | None = None
     ) -> bool:
-        """Create the topic unless it exists; return whether it was created. By default, brokers choose ``replication``."""
+        """Create the topic unless it exists; return whether it was created. Brokers have a default ``replication``."""
 
     def delete_records(self, topic: str, partition: int, before: int) -> None:
         """Move the start of a partition's log to ``before``: the records below are gone for good."""

@@ -1,7 +1,7 @@
-"""Record batches of version 2 (KIP-98): their bounds in fetched bytes, their headers, and how they are unpacked.
+"""Find, parse and unpack record batches of version 2 (KIP-98) in fetched bytes.
 
-kafka-python unpacks a batch whole, whatever its size. Here it is unpacked piece by piece: the reader may stop at any
-time, with at most one piece made in advance.
+kafka-python unpacks a batch whole, whatever its size. Here it is unpacked in pieces: the reader may stop at any time,
+and at most one piece is unpacked in advance.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def unpacked(kind: int, data: bytes, most: int) -> Iterator[bytes]:
 
 
 def unpacked_whole(kind: int, data: bytes, most: int, block_max: int) -> bytes | None:
-    """Return unpacked data; None if that is more than ``most`` bytes. Errors are those of :func:`unpacked`."""
+    """Return unpacked data; None: more than ``most`` bytes. Raises like :func:`unpacked`."""
     parts, size = [], 0
     for part in unpacked(kind, data, block_max):
         size += len(part)
@@ -111,13 +111,13 @@ def _snappy(data: bytes, most: int) -> Iterator[bytes]:
         at += 4
         if size <= 0:
             raise CorruptRecordError(f"it cannot be unpacked: snappy: a block of {size} bytes")
-        # The last block may claim more bytes than are left: the client takes those that are, and so do we.
+        # The last block may claim more bytes than remain: like the client, accept those.
         yield _snappy_block(data[at : at + size], most)
         at += size
 
 
 def _snappy_block(block: bytes, most: int) -> bytes:
-    """Unpack a block, which says how large it will be, and is wrong if it does not become that."""
+    """Unpack a block, which begins with its unpacked size."""
     size = shift = 0
     for byte in block[:_NUMBER_BYTES_MAX]:
         size |= (byte & 0x7F) << shift
@@ -139,21 +139,21 @@ _UNPACKERS: dict[str, Callable[[bytes, int], Iterator[Any]]] = {
 
 # --- Batches ---
 
-_PREFIX = Struct(">qi")  # Offset and size, which all formats have
+_PREFIX = Struct(">qi")  # Offset and size, in all formats
 _MAGIC_AT = 16
 _PREFIX_AND_MAGIC = _MAGIC_AT + 1
 _HEADER = Struct(">qiibIhiqqqhii")
-"""base offset, length, leader epoch, magic, CRC, attributes, last offset delta, first and maximal timestamp, producer's
-id and epoch, base sequence, count"""
+"""Base offset, length, leader epoch, magic, CRC, attributes, last offset delta, first and maximum timestamp, producer id
+and epoch, base sequence, count."""
 _CHECKED_FROM = 21  # The CRC covers what follows it
 _CODEC, _BROKERS_TIME, _TRANSACTIONAL, _CONTROL = 0x07, 0x08, 0x10, 0x20
 
 
-Unpacked = tuple[bytes, int, int]  # Bytes with the records of a batch, where they begin and where they end
+Unpacked = tuple[bytes, int, int]  # Bytes with the records of a batch, and the begin and end of these
 
 
 class WireBatch:
-    """The header of one batch; its records stay where they are. Members the client uses have the client's names."""
+    """The header of one batch, without a copy of its records. Members used by the client have its names."""
 
     __slots__ = (
         "_attributes", "_crc", "_data", "_start", "base_offset", "end", "first_timestamp", "last_offset",
@@ -179,12 +179,12 @@ class WireBatch:
 
     @property
     def is_transactional(self) -> bool:
-        """Whether a transaction must be committed for it to count."""
+        """Whether it is part of a transaction."""
         return bool(self._attributes & _TRANSACTIONAL)
 
     @property
     def is_control_batch(self) -> bool:
-        """Whether it is a marker, not for consumers."""
+        """Whether it is a transaction marker."""
         return bool(self._attributes & _CONTROL)
 
     @property
@@ -193,15 +193,15 @@ class WireBatch:
         return int(bool(self._attributes & _BROKERS_TIME))
 
     def has_producer_id(self) -> bool:
-        """Return whether it came from an idempotent producer."""
+        """Return whether its producer was idempotent."""
         return bool(self.producer_id >= 0)
 
     def validate_crc(self) -> bool:
-        """Return whether the check sum is that of the bytes."""
+        """Return whether the checksum matches the bytes."""
         return bool(calc_crc32c(memoryview(self._data)[self._start + _CHECKED_FROM : self.end]) == self._crc)
 
     def of_the_client(self, records: Unpacked | None = None) -> Any:
-        """Return the same batch as kafka-python has it; with its records unpacked, where they are given."""
+        """Return kafka-python's object for the batch, with its records unpacked if given."""
         whole = memoryview(self._data)[self._start : self.end]
         if records is None:
             return ReadableBatch(whole)
@@ -209,15 +209,13 @@ class WireBatch:
         return unpacked_batch(whole, data[start:end], self.records_count)
 
     def part(self, count: int) -> WireBatch:
-        """Return the header of a batch with this number of records."""
+        """Return the same header with another number of records."""
         made = WireBatch(self._data, self._start, self.end)
         made.records_count = count
         return made
 
     def records(self, limits: Limits = Limits()) -> Unpacked | None:  # noqa: B008 - it cannot change
-        """Return bytes in which the records are, uncompressed, where they begin, and where they end.
-
-        None: they are more than one record may be, and :meth:`stream` gives them bit by bit.
+        """Return the unpacked records; None: they exceed the limit of one record, so use :meth:`stream`.
 
         Raises:
             CorruptRecordError: they cannot be unpacked.
@@ -233,19 +231,19 @@ class WireBatch:
         return None if found is None else (found, 0, len(found))
 
     def stream(self, limits: Limits) -> Iterator[bytes]:
-        """Yield the bytes of the records, uncompressed, in pieces. Errors are those of :meth:`records`."""
+        """Yield the unpacked records in pieces of bytes. Raises like :meth:`records`."""
         packed = self._data[self._start + _HEADER.size : self.end]
         kind = self._attributes & _CODEC
         yield from unpacked(kind, packed, limits.batch_bytes) if kind else (packed,)
 
 
 def batches(data: bytes, limits: Limits = Limits()) -> Iterator[Any]:  # noqa: B008 - it cannot change
-    """Yield a :class:`WireBatch` for each of version 2, and the client's own object for an older one.
+    """Yield a :class:`WireBatch` for each batch of version 2, and the client's own object for an older one.
 
-    What a fetch has cut off at its end is left out; it will be fetched again.
+    A partial batch at the end is dropped; it will be fetched again.
 
     Raises:
-        CorruptRecordError: a batch has a size that cannot be.
+        CorruptRecordError: a batch has an impossible size.
     """
     at, end = 0, len(data)
     while end - at >= _PREFIX.size:
@@ -261,7 +259,7 @@ def batches(data: bytes, limits: Limits = Limits()) -> Iterator[Any]:  # noqa: B
 
 
 def _of_the_client(data: bytes, start: int, end: int, limits: Limits) -> Any:
-    """Return a batch as the client makes it."""
+    """Return the client's object for a batch."""
     try:
         found = MemoryRecords(data[start:end]).next_batch() if end > start else None
     except StructError as error:
@@ -274,7 +272,7 @@ def _of_the_client(data: bytes, start: int, end: int, limits: Limits) -> Any:
 
 
 def _unpacked_old(most: int, kind: int, packed: bytes) -> bytes:
-    """Return what was packed in a batch older than version 2."""
+    """Unpack a batch older than version 2."""
     found = unpacked_whole(kind, packed, most, most)
     if found is None:
         raise UnreadableBatchError(f"it unpacks to more than {most:,} bytes (four times kafka.record_bytes_max)")

@@ -1,15 +1,14 @@
-"""Many record batches of one partition into columns at once.
+"""Decode many record batches of one partition into columns at once.
 
-Only the lengths of the records are hopped over one by one, in Python. Then numpy reads each number of all records
-together, and keys and values are gathered by one Arrow ``take`` each, out of a binary array that is laid on the fetched
-bytes as they are. What is returned holds on to none of these bytes.
+Python only iterates over the lengths of the records. Then numpy decodes each field of all records together, and one
+Arrow ``take`` each copies keys and values out of a binary array over the fetched bytes. The result keeps no reference
+to these bytes.
 
 The layout of a record (KIP-98): length, attributes (one byte), timestamp delta, offset delta, length of the key, key,
 length of the value, value, headers. All numbers but the attributes are zigzag varints.
 
-Input is not trusted. Every place is compared with the end of its record before it is used, no memory is taken by what a
-number says alone, and the fields must fill their record to the byte. Where they do not, :class:`FastPathMiss` is
-raised.
+The input is untrusted: every offset is checked against the end of its record before use, no allocation depends on a
+number alone, and the fields must fill their record exactly. Otherwise :class:`FastPathMiss` is raised.
 """
 
 from __future__ import annotations
@@ -30,11 +29,11 @@ from downspout.kafka.columns.wire import FastPathMiss, Octets, Whole, check_head
 RECORD_BYTES_MIN = 7  # A record without key, value and headers: six numbers and the attributes, a byte each
 BYTES_MAX = (1 << 31) - 1  # Arrow's binary arrays count in 32 bits
 _FIRST = [(n >> 1) + 1 for n in range(0x80)] + [(n >> 1) + 2 for n in range(0x80)]
-"""How far the first byte of a record's length, by itself, takes us: behind a length of one or two bytes, and on."""
+"""Distance to the next record by the first byte of a record's length, for lengths of one byte, then of two bytes."""
 
 
 def decode(topic: str, partition: int, batches: Sequence[WireBatch], unpacked: Sequence[Unpacked]) -> RecordColumns:
-    """Return the records of batches, in offset order."""
+    """Decode the records of batches, in offset order."""
     data, spans = _in_one(unpacked)
     places: list[int] = []
     counts = []
@@ -56,7 +55,7 @@ def decode(topic: str, partition: int, batches: Sequence[WireBatch], unpacked: S
 
 
 def _in_one(unpacked: Sequence[Unpacked]) -> tuple[bytes, list[tuple[int, int]]]:
-    """Return bytes in which all the records are, and where each batch's begin and end: no copy where none is needed."""
+    """Return bytes with all records, and the begin and end of each batch; copies only if necessary."""
     data = unpacked[0][0]
     if all(each is data for each, _, _ in unpacked):
         spans = [(start, end) for _, start, end in unpacked]
@@ -72,10 +71,10 @@ def _in_one(unpacked: Sequence[Unpacked]) -> tuple[bytes, list[tuple[int, int]]]
 
 
 def _hop(data: bytes, at: int, end: int, count: int, places: list[int]) -> None:
-    """Append where each record begins, and at last where they all end."""
+    """Append the begin of each record, and the end of the last one."""
     if count < 0 or count * RECORD_BYTES_MIN > end - at:
         raise FastPathMiss(f"{count} records in {end - at} bytes")
-    append, first = places.append, _FIRST  # this loop is a third of the whole cost
+    append, first = places.append, _FIRST  # this loop is a third of the total cost
     try:
         for _ in repeat(None, count):
             append(at)
@@ -94,7 +93,7 @@ def _hop(data: bytes, at: int, end: int, count: int, places: list[int]) -> None:
 
 
 def _starts_and_ends(bounds: Whole, counts: Sequence[int]) -> tuple[Whole, Whole]:
-    """Return where each record begins and ends, of ``n + 1`` bounds for each batch of ``n`` records."""
+    """Return the begin and end of each record, from ``n + 1`` bounds for each batch of ``n`` records."""
     if len(counts) == 1:
         return bounds[:-1], bounds[1:]
     last = np.cumsum(np.array(counts, np.int64) + 1)
@@ -102,21 +101,21 @@ def _starts_and_ends(bounds: Whole, counts: Sequence[int]) -> tuple[Whole, Whole
 
 
 def _for_each(counts: Sequence[int], values: Sequence[int], kind: Any = np.int64) -> NDArray[Any]:
-    """Return what is said of each batch for each of its records."""
+    """Repeat the value of each batch for each of its records."""
     return np.repeat(np.array(values, kind), counts)
 
 
 def _numbers(octets: Octets, starts: Whole) -> tuple[Whole, Whole, Whole]:
-    """Return the deltas of timestamps and offsets, and where each record goes on."""
+    """Return the deltas of timestamps and offsets, and the position after them."""
     _, at = varints(octets, starts)
-    _, at = varints(octets, at)  # the attributes: zero, and to the client a varint
+    _, at = varints(octets, at)  # the attributes: zero; the client reads a varint
     delta_ms, at = varints(octets, at)
     delta, at = varints(octets, at)
     return delta_ms, delta, at
 
 
 def _check_order(offsets: Whole, counts: Sequence[int], batches: Sequence[WireBatch]) -> None:
-    """Raise unless the offsets ascend, within what the batches say."""
+    """Raise unless the offsets ascend within the bounds of their batches."""
     if not len(offsets):
         return
     filled = [batch.last_offset for batch in batches if batch.records_count]
@@ -126,7 +125,7 @@ def _check_order(offsets: Whole, counts: Sequence[int], batches: Sequence[WireBa
 
 
 def _timestamps(batches: Sequence[WireBatch], counts: Sequence[int], delta_ms: Whole) -> tuple[Whole, NDArray[np.int8]]:
-    """Return each record's timestamp and whose it is. With the broker's time all records have their batch's."""
+    """Return each record's timestamp and its type. With the broker's time, all records have their batch's."""
     kinds = [batch.timestamp_type for batch in batches]
     bases = [batch.max_timestamp if kind else batch.first_timestamp for batch, kind in zip(batches, kinds, strict=True)]
     types = _for_each(counts, kinds, np.int8)
@@ -138,10 +137,10 @@ def _timestamps(batches: Sequence[WireBatch], counts: Sequence[int], delta_ms: W
 def _keys_and_values(
     data: bytes, octets: Octets, at: Whole, ends: Whole
 ) -> tuple[pa.BinaryArray, pa.BinaryArray, Whole]:
-    """Return both columns, and where each record goes on.
+    """Return both columns, and the position after them.
 
-    A binary array is laid over the bytes whose elements are, for each record: key, what lies between, value, and what
-    lies up to the next key.
+    They are taken from a binary array over the bytes with four elements per record: key, gap, value, and the gap to
+    the next key.
     """
     key_size, key_at = varints(octets, at)
     key_end = _end(key_at, key_size, ends)
@@ -157,7 +156,7 @@ def _keys_and_values(
 
 
 def _end(at: Whole, size: Whole, ends: Whole) -> Whole:
-    """Return where a field ends; of size -1 it is null and ends at once."""
+    """Return the end of a field; with size -1 (null) it is empty."""
     size = np.maximum(size, 0)
     if (size > ends - at).any():
         raise FastPathMiss("a field is longer than its record")
@@ -170,7 +169,7 @@ def _taken(laid: Any, rows: Whole, size: Whole) -> pa.BinaryArray:
 
 
 def _headers(data: bytes, octets: Octets, at: Whole, ends: Whole) -> pa.BinaryArray | None:
-    """Return the headers as they are, checked; None where no record has any."""
+    """Return the encoded headers, checked; None: no record has any."""
     number, after = varints(octets, at)
     if not number.any():
         if (after != ends).any():

@@ -1,6 +1,6 @@
-"""Where fetched bytes become columns: the class that replaces kafka-python's ``PartitionRecords``.
+"""Replace kafka-python's ``PartitionRecords`` by a class that returns columns.
 
-The fetcher makes such an object of the bytes fetched for a partition, and takes its records until none are left
+The fetcher makes such an object for the bytes fetched for a partition, and takes its records until none are left
 (``downspout.kafka.patches.fetching``). Ours returns columns, one piece at a time (``reading``).
 """
 
@@ -25,15 +25,15 @@ from downspout.kafka.patches.private_api import CURE
 from downspout.kafka.unreadable import Limits, Tolerance, UnreadableBatchError
 
 POLL_BYTES = 32 * 1024 * 1024
-"""A piece that is large counts for more records than it has, so that a poll ends after some times this much: what is
-packed tightly would otherwise fill the memory with as many records as a poll may bring."""
-JOINED_BYTES_MAX = 1 << 30  # How much one poll returns of a partition. Arrow's arrays could hold twice as much.
+"""A large piece counts as more records than it has, which ends a poll after a few times this size: otherwise highly
+compressed records, up to the poll's maximum, could exhaust the memory."""
+JOINED_BYTES_MAX = 1 << 30  # Maximum for one partition in one poll; Arrow's arrays could hold twice as much
 
 log = logging.getLogger("downspout.kafka")
 
 
 class Taken:
-    """Some columns, as the fetcher looks at them: as many as records, or more, and one element of a list."""
+    """Columns for the fetcher: iterates as one element, with the length of its records or more."""
 
     __slots__ = ("_columns", "_count")
 
@@ -51,7 +51,7 @@ class Taken:
 
 
 def column_records(known: type[Any], tolerance: Tolerance | None = None) -> type[Any]:
-    """Return a class for the records of a fetch that gives columns where ``known`` gives records."""
+    """Return a subclass of ``known``, a ``PartitionRecords``, that returns columns instead of records."""
     bounds = tolerance or Tolerance()
 
     def pieces(client: Any, tp: TopicPartition, data: bytes) -> Iterator[Piece]:
@@ -82,22 +82,22 @@ def column_records(known: type[Any], tolerance: Tolerance | None = None) -> type
 
 
 def bounded(known: type[Any], tolerance: Tolerance) -> type[Any]:
-    """Return a class that gives records as ``known`` does, but unpacks no more than it may.
+    """Return a subclass of ``known`` that returns records, and limits unpacking.
 
-    What is beyond the limits is an error here, and never noted.
+    Exceeding a limit is an error here, and never noted.
     """
     return bounded_records(known, partial(_Bounded, tolerance.limits))
 
 
 class _Bounded:
-    """The batches of a fetch as the client looks at them, each unpacked by us."""
+    """The batches of a fetch in the client's interface, each unpacked by us."""
 
     def __init__(self, limits: Limits, data: bytes) -> None:
         self._batches = batches(data, limits)
         self._limits = limits
 
     def next_batch(self) -> Any:
-        """Return the next one; None behind the last."""
+        """Return the next batch, or None."""
         batch = next(self._batches, None)
         if not isinstance(batch, WireBatch) or batch.is_control_batch or not batch.validate_crc():
             return batch.of_the_client() if isinstance(batch, WireBatch) else batch
@@ -114,7 +114,7 @@ class _Bounded:
 
 
 def install(consumer: Any, tolerance: Tolerance | None = None) -> None:
-    """Let a consumer's polls find columns; where the installed client is not as we know it, they find records."""
+    """Make a consumer's polls return columns, or records if the installed client is not supported."""
     fetcher = fetcher_of(consumer)
     for name in ("key_deserializer", "value_deserializer"):
         if fetcher.config[name] is not None:
@@ -128,7 +128,7 @@ def install(consumer: Any, tolerance: Tolerance | None = None) -> None:
 
 @cache
 def _warn_of(why: str) -> bool:
-    """Return whether something is wrong, and say so once."""
+    """Return whether there is a problem; warn of it once."""
     if why:
         log.warning(
             "kafka-python %s is not as expected (%s): records are read one by one, at several times the CPU. Try: %s",
@@ -140,7 +140,7 @@ def _warn_of(why: str) -> bool:
 
 
 def combined(found: Sequence[Any]) -> tuple[RecordColumns, int | None]:
-    """Return what a poll has found of one partition as one piece, and where to read again what is too much for it."""
+    """Join a poll's results for one partition; also return the offset of any excess, to be read again."""
     if not isinstance(found[0], RecordColumns):
         return RecordColumns.of(found), None
     sizes = accumulate(part.nbytes for part in found)

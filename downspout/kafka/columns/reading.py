@@ -1,9 +1,9 @@
-"""The way through the batches of one fetch: which are decoded together, which are passed, and which cannot be read.
+"""Iterate over the batches of one fetch: decode, skip, or report them as unreadable.
 
 Batches are decoded together, up to some megabytes. A *piece* ends before anything that must not be reported early: an
-aborted batch, an error, another leader's batch. So position, leader epoch and ``take_aborted`` are never ahead of what
-was taken. Pieces are made one at a time, when the previous one was taken whole. A batch that unpacks to more than one
-record may be is read a few megabytes at a time, within the limits.
+aborted batch, an error, a batch of another leader. So position, leader epoch and ``take_aborted`` are never ahead of
+the records taken. The next piece is made when the previous one has been taken whole. A batch that unpacks to more than
+the limit of one record is read a few megabytes at a time.
 """
 
 from __future__ import annotations
@@ -32,23 +32,23 @@ from downspout.kafka.unreadable import (
     UnreadableRecordError,
 )
 
-# --- Batches that unpack to more than one record may ---
+# --- Batches that unpack to more than the limit of one record ---
 
 PORTION_BYTES = 4 * 1024 * 1024
 PASSED_BYTES_MAX = 1 << 30
-"""How much of records that are too large is unpacked, without keeping it, to come to the records behind them."""
+"""How many bytes of large records are unpacked and dropped to reach the records after them."""
 _LENGTH_BYTES_MAX = 5
 
 
 class WholeRecords(NamedTuple):
-    """Bytes of some records, one after the other."""
+    """The bytes of consecutive records."""
 
     data: bytes
     records: int
 
 
 class CutRecord(NamedTuple):
-    """A record that is too large: its size in bytes, and its beginning."""
+    """The beginning of a record that is too large, and its size in bytes."""
 
     offset: int
     timestamp: int
@@ -58,10 +58,10 @@ class CutRecord(NamedTuple):
 
 
 def portions(batch: WireBatch, limits: Limits) -> Iterator[WholeRecords | CutRecord]:
-    """Yield the records of a batch in order; of those that are too large, the beginning.
+    """Yield the records of a batch in order, and the beginning of those that are too large.
 
     Raises:
-        CorruptRecordError: this is no batch.
+        CorruptRecordError: the batch is malformed.
     """
     stream = _Stream(batch.stream(limits))
     kept = passed = size = count = 0
@@ -97,7 +97,7 @@ def portions(batch: WireBatch, limits: Limits) -> Iterator[WholeRecords | CutRec
 
 
 class _Stream:
-    """Reads pieces of bytes as if they were one."""
+    """Reads an iterator of bytes like a file."""
 
     def __init__(self, pieces: Iterator[bytes]) -> None:
         self._pieces = pieces
@@ -105,7 +105,7 @@ class _Stream:
         self._at = 0
 
     def length(self) -> tuple[bytes, int]:
-        """Return the length of a record as it is written, and the number."""
+        """Return the encoded length of a record, and its value."""
         found = b""
         while not found or (found[-1] >= 0x80 and len(found) < _LENGTH_BYTES_MAX):
             found += self.take(1)
@@ -127,7 +127,7 @@ class _Stream:
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
     def skip(self, size: int) -> None:
-        """Go on behind the next bytes."""
+        """Skip the next bytes."""
         while size:
             size -= len(self._some(size))
 
@@ -143,7 +143,7 @@ class _Stream:
 
 
 def _cut(batch: WireBatch, head: bytes, size: int) -> CutRecord:
-    """Return what the beginning of a record says."""
+    """Parse the beginning of a record."""
     try:
         delta_ms, at = decode_varint(head, 1)  # behind the attributes
         delta, at = decode_varint(head, at)
@@ -159,14 +159,14 @@ def _cut(batch: WireBatch, head: bytes, size: int) -> CutRecord:
 
 
 def _field(head: bytes, at: int) -> tuple[bytes | None, int]:
-    """Return as much of a key or a value as is there, and where the record goes on."""
+    """Return as much of a key or value as is available, and the position after it."""
     size, at = decode_varint(head, at)
     return (None, at) if size < 0 else (head[at : at + size], at + size)
 
 
-# --- The way through a fetch ---
+# --- All batches of a fetch ---
 
-PIECE_BYTES = 4 * 1024 * 1024  # About how much is decoded at once, uncompressed; a larger batch is decoded alone
+PIECE_BYTES = 4 * 1024 * 1024  # Approximate unpacked bytes decoded at once; a larger batch is decoded alone
 BEFORE_ALL = -(1 << 63)
 
 BROKEN_LOG = (
@@ -177,7 +177,7 @@ log = logging.getLogger("downspout.kafka")
 
 
 class Piece(NamedTuple):
-    """Columns, and where reading goes on when they are taken."""
+    """Columns, and the position after them."""
 
     columns: RecordColumns
     next_offset: int
@@ -193,20 +193,20 @@ class FetchReading:
         self._data = data
         self._tolerance = tolerance
         self._limits = tolerance.limits
-        self._batch: Any = None  # What is looked at
-        self._is_sound = False  # Whether its check sum is that of its bytes, so that its header can be believed
+        self._batch: Any = None  # The current one
+        self._is_sound = False  # Whether its checksum matches, so that its header can be trusted
         self._waiting: list[tuple[WireBatch, Unpacked]] = []
         self._size = 0
         self._start: int = client.fetch_offset
 
     def pieces(self) -> Iterator[Piece]:
-        """Yield columns; then raise what is wrong with the rest, if anything is."""
+        """Yield columns; then raise an error if the rest cannot be read."""
         try:
             yield from self._read()
         except CorruptRecordError as error:
             trouble, batch, is_sound = error, self._batch, self._is_sound
             try:
-                yield from self._decoded()  # what came before it is read first
+                yield from self._decoded()  # the batches before it
             except CorruptRecordError as earlier:
                 trouble = earlier
             else:
@@ -217,7 +217,7 @@ class FetchReading:
             raise
 
     def _damaged(self, error: CorruptRecordError) -> Iterator[Piece]:
-        """A batch cannot be read: go on behind it, if that is wanted."""
+        """Skip an unreadable batch if the reader wants that; otherwise raise."""
         if isinstance(error, UnreadableRecordError):
             raise error
         start: int = self._client.next_fetch_offset
@@ -231,11 +231,11 @@ class FetchReading:
         note = Unreadable(self._tp, start, end, why)
         yield self._noted(note, ColumnRecord(self._tp.topic, self._tp.partition, start, -1, None, None, (), -1))
         self._client.next_fetch_offset = end
-        # What follows is fetched again, because the book of transactions may lack what the batch had to say.
+        # Fetch the rest again, because the transaction state may lack this batch's information.
         self._client.drain()
 
     def _end_of_damage(self, start: int) -> int:
-        """Return the offset behind the batch that cannot be read. A damaged header may say anything of it."""
+        """Return the offset after an unreadable batch, whose damaged header may name a wrong one."""
         batch = self._batch
         end: int = getattr(batch, "next_offset", batch.base_offset + 1)
         if not self._is_sound:
@@ -245,7 +245,7 @@ class FetchReading:
         return max(end, start + 1)
 
     def _sound_behind(self, damaged: Any) -> Iterator[Any]:
-        """Yield the batches behind one whose check sums are right."""
+        """Yield the later batches with correct checksums."""
         is_behind = False
         try:
             for batch in batches(self._data, self._limits):
@@ -256,7 +256,7 @@ class FetchReading:
             return
 
     def _noted(self, note: Unreadable, record: ColumnRecord) -> Piece:
-        """Note what cannot be read, and return the record that stands for it."""
+        """Note unreadable offsets, and return their placeholder record."""
         self._tolerance.found.append(note)
         self._start = BEFORE_ALL
         epoch = getattr(self._batch, "leader_epoch", self._client.leader_epoch)
@@ -293,7 +293,7 @@ class FetchReading:
             self._batch = None
 
     def _is_aborted(self, batch: WireBatch) -> bool:
-        """Keep the book of transactions, and return whether this batch is of an aborted one."""
+        """Update the transaction state, and return whether this batch was aborted."""
         client = self._client
         if client.isolation_level != IsolationLevel.READ_COMMITTED or not batch.has_producer_id():
             return False
@@ -304,12 +304,12 @@ class FetchReading:
         return batch.is_transactional and batch.producer_id in client.aborted_producer_ids
 
     def _pass(self, batch: WireBatch) -> None:
-        """Go on behind a batch; all before it was taken."""
+        """Continue after a batch; everything before it was taken."""
         self._client.next_fetch_offset = batch.next_offset
         self._client.leader_epoch = batch.leader_epoch
 
     def _add(self, batch: WireBatch) -> Iterator[Piece]:
-        """Let a batch wait for others that are decoded with it, unless it must not."""
+        """Collect a batch to decode it together with others, if possible."""
         try:
             unpacked = batch.records(self._limits)
         except FastPathMiss as why:
@@ -328,7 +328,7 @@ class FetchReading:
             yield from self._decoded()
 
     def _bit_by_bit(self, batch: WireBatch) -> Iterator[Piece]:
-        """Yield a batch that unpacks to more than a record may, without ever having all of it."""
+        """Yield a batch that exceeds the limit of one record, without holding all of it in memory."""
         for portion in portions(batch, self._limits):
             if isinstance(portion, WholeRecords):
                 unpacked = (portion.data, 0, len(portion.data))
@@ -339,7 +339,7 @@ class FetchReading:
         self._pass(batch)
 
     def _too_large(self, cut: CutRecord) -> Piece:
-        """Return what stands for a record that is too large. Raises UnreadableBatchError: it is not to be noted."""
+        """Return the placeholder of a record that is too large. Raises UnreadableBatchError if it must not be noted."""
         most = self._limits.record_bytes
         why = f"a record of {cut.size:,} bytes, but kafka.record_bytes_max allows {most:,}"
         if not self._tolerance.notes_large:
@@ -349,13 +349,13 @@ class FetchReading:
         return self._noted(note, ColumnRecord(topic, partition, cut.offset, cut.timestamp, cut.key, cut.value, ()))
 
     def _decoded(self) -> Iterator[Piece]:
-        """Yield what waits."""
+        """Decode and yield the collected batches."""
         waiting, self._waiting, self._size = self._waiting, [], 0
         if waiting:
             yield from self._together(waiting)
 
     def _together(self, waiting: Sequence[tuple[WireBatch, Unpacked]]) -> Iterator[Piece]:
-        """Yield batches as columns, each for itself where they cannot be decoded together."""
+        """Yield batches as columns, one by one if they cannot be decoded together."""
         last, unpacked = waiting[-1]
         try:
             columns = decode(
@@ -379,7 +379,7 @@ class FetchReading:
             yield Piece(columns[begin:] if begin else columns, last.next_offset, last.leader_epoch)
 
     def _by_the_client(self, batch: Any, why: FastPathMiss | None = None) -> Iterator[Piece]:
-        """Yield a batch that the client has decoded, record by record; then raise what it raises, if it does."""
+        """Yield a batch that the client decodes record by record; then raise its error, if any."""
         place = self._place(batch.base_offset)
         log.debug("%s: a batch is decoded record by record: %s", place, why or "its format is old")
         records = self._records(batch)
@@ -417,7 +417,7 @@ class FetchReading:
             )
 
     def _count(self, records: int, size: int) -> None:
-        """Tell the client's metrics."""
+        """Update the client's metrics."""
         self._client.records_read += records
         self._client.bytes_read += size
 
@@ -426,7 +426,7 @@ class FetchReading:
 
 
 def _some(records: Iterator[ColumnRecord]) -> tuple[list[ColumnRecord], Exception | None]:
-    """Take some megabytes of records; return them, and the error that ended them."""
+    """Return some megabytes of records, and the error after them."""
     found: list[ColumnRecord] = []
     size = 0
     try:

@@ -1,10 +1,7 @@
-"""Records of one partition as columns: what ``poll`` returns of a consumer that was made with ``columns=True``.
+"""Records of one partition as columns, the result of ``poll`` for a consumer with ``columns=True``.
 
-A :class:`RecordColumns` is a sequence of records like any other, so it can be iterated record by record.
-Whoever wants columns has them without an object per record: offsets and timestamps as numpy arrays, keys and values as
-Arrow arrays with their nulls.
-
-Headers stay as they came over the wire until they are asked for.
+A :class:`RecordColumns` is a sequence of records. Its columns need no object per record: offsets and timestamps are
+numpy arrays, keys and values Arrow arrays with nulls. Headers stay encoded until they are used.
 """
 
 from __future__ import annotations
@@ -61,19 +58,19 @@ class RecordColumns(Sequence[Record]):
         values: pa.BinaryArray,
         headers: pa.BinaryArray | None = None,
     ) -> None:
-        """``headers`` holds each record's, as on the wire; None where no record has any."""
+        """``headers`` holds each record's encoded headers; None: no record has any."""
         self.topic = topic  # of all records
         self.partition = partition
-        self.offsets = offsets  # int64, ascending; gaps hold nothing
-        self.timestamps = timestamps  # int64, milliseconds since the epoch; -1 where there is none
-        self.timestamp_types = timestamp_types  # int8; 0: the producer's time, 1: the broker's, -1: there is none
+        self.offsets = offsets  # int64, ascending, with gaps
+        self.timestamps = timestamps  # int64, milliseconds since the epoch; -1: none
+        self.timestamp_types = timestamp_types  # int8; 0: the producer's time, 1: the broker's, -1: none
         self.keys = keys  # binary, with nulls
         self.values = values  # binary, with nulls
         self._headers = headers
 
     @classmethod
     def of(cls, records: Sequence[Any]) -> RecordColumns:
-        """Return records of one partition as columns."""
+        """Convert records of one partition to columns."""
         if isinstance(records, RecordColumns):
             return records
         if not records:
@@ -93,7 +90,7 @@ class RecordColumns(Sequence[Record]):
 
     @classmethod
     def join(cls, parts: Sequence[RecordColumns]) -> RecordColumns:
-        """Return columns of one partition that follow each other as one; a copy, unless there is only one."""
+        """Join consecutive columns of one partition; a copy, unless there is only one."""
         if len(parts) == 1:
             return parts[0]
         first = parts[0]
@@ -115,15 +112,15 @@ class RecordColumns(Sequence[Record]):
 
     @property
     def has_headers(self) -> bool:
-        """Whether a record may have headers; False is sure."""
+        """Whether any record may have headers; False is certain."""
         return self._headers is not None
 
     def headers(self) -> Any:
-        """Return the headers, decoded: a list of structs ``<key: string, value: binary>`` for each record."""
+        """Return the decoded headers: a list of structs ``<key: string, value: binary>`` for each record."""
         return no_headers(len(self)) if self._headers is None else decoded_column(self._headers)
 
     def may_have_header(self, name: str) -> bool:
-        """Return whether a record may have a header whose name holds this; False is sure. Nothing is decoded."""
+        """Return whether any record may have a header whose name contains ``name``; False is certain. No decoding."""
         if self._headers is None:
             return False
         import pyarrow.compute as pc  # a quarter of a second of CPU, which few need
@@ -131,14 +128,14 @@ class RecordColumns(Sequence[Record]):
         return bool(pc.any(pc.match_substring(self._headers, name)).as_py())
 
     def wire_headers(self) -> pa.BinaryArray:
-        """Return each record's headers, as on the wire."""
+        """Return each record's encoded headers."""
         if self._headers is not None:
             return self._headers
         return pa.array(repeat(NO_HEADERS, len(self)), pa.binary(), size=len(self))
 
     @property
     def nbytes(self) -> int:
-        """How many bytes keys, values and headers take."""
+        """The size of keys, values and headers."""
         return sum(_bytes(array) for array in (self.keys, self.values, self._headers) if array is not None)
 
     # --- as a sequence of records ---
@@ -185,7 +182,7 @@ class RecordColumns(Sequence[Record]):
         )
 
     def take(self, rows: Any) -> RecordColumns:
-        """Return the records at some places, which rise; a copy."""
+        """Copy the records at ascending places."""
         at = np.array(rows, np.int64)
         chosen: Any = pa.array(at)
         return RecordColumns(
@@ -202,7 +199,7 @@ class RecordColumns(Sequence[Record]):
     def __iter__(self) -> Iterator[Record]:
         known: Any = self._headers
         headers: Any = iter(list, None) if known is None else map(decoded_headers, known.to_pylist())  # a list for each
-        # One call into C for each record, and no line of Python: this is how records come in record mode.
+        # One call into C per record, without Python code: record mode uses this.
         rows = zip(
             repeat(self.topic),
             repeat(self.partition),
@@ -222,13 +219,13 @@ class RecordColumns(Sequence[Record]):
 
 
 def _kind(record: Record) -> int:
-    """Return whose time a record has. Formats before version 1 have none: the client says None."""
+    """Return the type of a record's timestamp. Formats before version 1 have none: the client returns None."""
     kind = getattr(record, "timestamp_type", 0)
     return -1 if kind is None else int(kind)
 
 
 def _wrapped(timestamp: int | None) -> int:
-    """Return a timestamp as 64 bits hold it. Base and difference may add up to more; Java's client wraps around too."""
+    """Wrap a timestamp to 64 bits, like Java's client: the sum of base and delta may exceed them."""
     if timestamp is None:
         return -1
     return (timestamp + _TIME_SPAN // 2) % _TIME_SPAN - _TIME_SPAN // 2
@@ -241,7 +238,7 @@ def _headers_of(records: Sequence[Record]) -> pa.BinaryArray | None:
 
 
 def _bytes(array: pa.BinaryArray) -> int:
-    """Return how many bytes of data the elements of a binary array have, without looking at each."""
+    """Return the size of a binary array's data in O(1)."""
     if not len(array):
         return 0
     places: Any = array.buffers()[1]

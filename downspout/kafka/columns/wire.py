@@ -1,7 +1,7 @@
-"""The numbers and headers of records on the wire, and parts of fetched bytes as Arrow arrays.
+"""Decode numbers and headers of records, and view fetched bytes as Arrow arrays.
 
-All numbers are zigzag varints, which one pass of numpy decodes for all records at once. A header is the sizes of its
-name and its value and both; a value of size -1 is null (KIP-82, KIP-98).
+All numbers are zigzag varints; one pass of numpy decodes them for all records. A header is name and value, each after
+its size; a value of size -1 is null (KIP-82, KIP-98).
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ from numpy.typing import NDArray
 Octets = NDArray[np.uint8]
 Whole = NDArray[np.int64]
 
-BYTES_MAX = 9  # Longer ones (63 bits take no more) are left to the client
+BYTES_MAX = 9  # Enough for 63 bits; longer ones are left to the client
 
 _SMALL = np.array([(n >> 1) ^ -(n & 1) for n in range(0x80)], np.int64)
 
 
 class FastPathMiss(Exception):
-    """The bytes are not what the fast path expects; the client's decoder decides."""
+    """The fast path does not support these bytes; the client's decoder decides."""
 
 
 def varints(octets: Octets, at: Whole) -> tuple[Whole, Whole]:
-    """Return the zigzag varints that begin at these places, and where each ends.
+    """Return the zigzag varints that begin at these positions, and the end of each.
 
     >>> numbers, ends = varints(np.array([2, 0x96, 1, 1], np.uint8), np.array([0, 1, 3]))
     >>> numbers.tolist(), ends.tolist()
@@ -50,7 +50,7 @@ def varints(octets: Octets, at: Whole) -> tuple[Whole, Whole]:
 
 
 def _long(octets: Octets, first: Octets, at: Whole) -> tuple[Whole, Whole]:
-    """Return varints of more than one byte: their first bytes are given, and where each goes on."""
+    """Return varints of more than one byte, given their first bytes and the positions after these."""
     raw = (first & 0x7F).astype(np.int64)
     rows = np.arange(len(at))
     shift = 7
@@ -69,7 +69,7 @@ def _long(octets: Octets, first: Octets, at: Whole) -> tuple[Whole, Whole]:
 
 
 def laid_on(data: bytes | memoryview, bounds: NDArray[np.int32]) -> Any:
-    """Return a binary array whose elements lie between these bounds of the data; nothing is copied.
+    """Return a binary array over the data with these bounds, without a copy.
 
     >>> laid_on(b"keyvalue", np.array([0, 3, 8], np.int32)).to_pylist()
     [b'key', b'value']
@@ -80,8 +80,7 @@ def laid_on(data: bytes | memoryview, bounds: NDArray[np.int32]) -> Any:
 
 
 def indices(rows: NDArray[np.int64], is_null: NDArray[np.bool_] | None = None) -> Any:
-    """Return indices for Arrow's ``take``: these rows, and nulls. ``pyarrow.array`` would load pandas (0.3
-    CPU-seconds).
+    """Return indices with nulls for Arrow's ``take``. ``pyarrow.array`` would load pandas (0.3 CPU-seconds).
 
     >>> indices(np.array([2, 0, 1]), np.array([False, True, False])).to_pylist()
     [2, None, 1]
@@ -97,12 +96,12 @@ def indices(rows: NDArray[np.int64], is_null: NDArray[np.bool_] | None = None) -
 
 NO_HEADERS = b"\0"
 TYPE: Any = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
-"""The column of headers, as Spark's Kafka connector has it."""
-AT_ONCE_MAX = 32  # More headers of one record are left to the client: each is a pass over all records
+"""The type of the headers column, like that of Spark's Kafka connector."""
+AT_ONCE_MAX = 32  # Records with more headers are left to the client: each header is a pass over all records
 
 
 def encoded_headers(headers: Iterable[tuple[str, bytes | None]]) -> bytes:
-    """Return headers as they are on the wire.
+    """Encode headers for the wire.
 
     >>> encoded_headers([("a", b"xy"), ("b", None)])
     b'\\x04\\x02a\\x04xy\\x02b\\x01'
@@ -120,7 +119,7 @@ def encoded_headers(headers: Iterable[tuple[str, bytes | None]]) -> bytes:
 
 
 def decoded_headers(encoded: bytes) -> list[tuple[str, bytes]]:
-    """Return headers that were checked when they were fetched. A null value is None, as the client has it.
+    """Decode headers that were checked when they were fetched. A null value is None, as in the client.
 
     >>> decoded_headers(encoded_headers([("a", b"xy"), ("é", b"")]))
     [('a', b'xy'), ('é', b'')]
@@ -139,7 +138,7 @@ def decoded_headers(encoded: bytes) -> list[tuple[str, bytes]]:
 
 
 def decoded_column(encoded: pa.BinaryArray) -> Any:
-    """Return each record's headers as a list of structs; they were checked when they were fetched.
+    """Decode each record's headers as a list of structs; they were checked when they were fetched.
 
     >>> rows = pa.array([encoded_headers([("a", b"xy"), ("b", None)]), NO_HEADERS])
     >>> decoded_column(rows).to_pylist()
@@ -170,14 +169,14 @@ def decoded_column(encoded: pa.BinaryArray) -> Any:
 
 
 def _bounds(encoded: pa.BinaryArray) -> Whole:
-    """Return where each element of a binary array begins and ends in its data."""
+    """Return the bounds of a binary array's elements in its data."""
     ends: Any = encoded.buffers()[1]
     found = np.frombuffer(ends, np.int32)[encoded.offset : encoded.offset + len(encoded) + 1]
     return found.astype(np.int64)
 
 
 def _lists(data: memoryview, places: Whole, is_null: NDArray[np.bool_], firsts: Whole) -> Any:
-    """Return lists of names and values. Each header's name begins and ends, and then its value, at its four places."""
+    """Return lists of names and values; ``places`` has begin and end of each header's name and of its value."""
     count = len(places)
     bounds = np.append(places.ravel(), places[-1, 3] if count else 0).astype(np.int32)
     laid = laid_on(data, bounds)
@@ -189,14 +188,14 @@ def _lists(data: memoryview, places: Whole, is_null: NDArray[np.bool_], firsts: 
 
 
 def no_headers(count: int) -> Any:
-    """Return the column of headers of records that have none."""
+    """Return an empty headers column."""
     return _lists(memoryview(b""), np.empty((0, 4), np.int64), np.zeros(0, np.bool_), np.zeros(count + 1, np.int64))
 
 
 def check_headers(data: bytes, octets: Octets, number: Whole, at: Whole, ends: Whole) -> None:
     """Raise unless the client could decode these headers.
 
-    ``number`` is how many headers each record has, ``at`` where its first begins, ``ends`` where the record does.
+    For each record, ``number`` counts its headers, ``at`` is the begin of the first, and ``ends`` the record's end.
     """
     if (number < 0).any() or number.max(initial=0) > AT_ONCE_MAX:
         raise FastPathMiss("a number of headers")

@@ -1,4 +1,4 @@
-"""What polls return, where they read, what a group has committed, and questions about topics and logs."""
+"""Polls, positions, commits, and requests about topics and logs."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from downspout.kafka.port import Fetches, OffsetAndMetadata, TopicPartition
 T = TypeVar("T")
 
 
-# --- An object for each record, and no other way to fetched bytes ---
+# --- Each record becomes an object; fetched bytes are private ---
 
 _PARTITION = TopicPartition("canned", 5)
 _CANNED = base64.b64decode(
@@ -32,7 +32,7 @@ _CANNED = base64.b64decode(
     "BmtleQEEAmgCeAJpAQAAAAAAAAALAAAAWQAAAAMCvyruJgABAAAAAQAAAAAAAAfQAAAAAAAAB9D//////////////////wAAAAIfiwgAwlkCawL/e8bC"
     "AAQ3WKpGAdGAgY+BkYkpm4EBAMYXO689AQAA"
 )
-"""A batch with a gap, nulls and headers, whose first record lies before the start; and one that is compressed."""
+"""A batch with a gap, nulls and headers, whose first record precedes the start; and a compressed one."""
 _START = 8
 _HOLDS = [
     (8, 1001, None, b"v", []),
@@ -48,16 +48,16 @@ def fetcher_of(consumer: Any) -> Any:
 
 
 def otherwise_unpacked(known: type[Any], read: Callable[[Any, TopicPartition, bytes], Iterator[Any]]) -> type[Any]:
-    """Return a ``PartitionRecords`` that yields what ``read`` makes of the fetched bytes.
+    """Return a ``PartitionRecords`` that yields the results of ``read``, which decodes the fetched bytes.
 
-    It offers ``read`` the client's record of transactions under public names. Groups, positions, pausing, transactions
-    and metrics stay the client's. Ours relies on two things, which :func:`trouble` tries out: ``_append`` puts what
-    ``take`` returns into a list with ``extend``, counts it with ``len``, and reads on at ``next_fetch_offset`` (the
-    columns iterate as one element and are as long as their records); and ``drain`` sets ``record_iterator`` to None.
+    ``read`` can use the client's transaction state under public names. The client still handles groups, positions,
+    pausing, transactions and metrics. Two assumptions are tested by :func:`trouble`: ``_append`` adds the result of
+    ``take`` to a list with ``extend``, counts it with ``len``, and continues at ``next_fetch_offset`` (columns iterate
+    as one element, but have the length of their records); and ``drain`` sets ``record_iterator`` to None.
 
-    Wrong: the client makes a tuple, a generator step and more objects of each record: several times the CPU of all that
-        is done with one in columns. Nothing public hands out the bytes of a fetch.
-    Goes when: the client hands out fetched bytes, or decodes into columns itself.
+    Wrong: the client makes several objects of each record, at several times the CPU of processing it in columns.
+        Nothing public returns the bytes of a fetch.
+    Goes when: the client returns fetched bytes, or decodes into columns itself.
     """
 
     class OtherwiseUnpacked(known):
@@ -68,10 +68,10 @@ def otherwise_unpacked(known: type[Any], read: Callable[[Any, TopicPartition, by
             return read(self, tp, bytes_of(records))
 
         def _maybe_skip_record(self, record: Any) -> bool:
-            return False  # what is read begins at the fetch offset
+            return False  # ``read`` begins at the fetch offset
 
         def pass_aborted(self, batch: Any) -> None:
-            """Report an aborted batch to the class that notes them."""
+            """Report an aborted batch to :func:`noting_aborted`'s class."""
             self._is_batch_aborted(batch)
 
     return OtherwiseUnpacked
@@ -79,10 +79,10 @@ def otherwise_unpacked(known: type[Any], read: Callable[[Any, TopicPartition, by
 
 @cache
 def trouble(fetcher: type[Any], hook: Callable[[type[Any]], type[Any]]) -> str:
-    """Return why columns cannot be read with this fetcher class; empty if they can.
+    """Return why columns cannot be read with this fetcher class; empty: they can.
 
-    Two batches with all that matters go the whole way, from the object that the fetcher makes of fetched bytes to what
-    a poll would return. If that fails, polls return the client's own records: slower, not broken.
+    Passes two sample batches from fetched bytes to a poll's result. If that fails, polls return the client's own
+    records, which is slower but correct.
     """
     try:
         known = fetcher.PartitionRecords
@@ -97,7 +97,7 @@ def trouble(fetcher: type[Any], hook: Callable[[type[Any]], type[Any]]) -> str:
 
 
 def _tried(fetcher: type[Any], ours: type[Any]) -> str:
-    """Return how the canned batches differ from what they hold once a fetcher has taken them."""
+    """Return how the sample batches differ from their content once a fetcher has taken them."""
     drained: list[Any] = []
     part = ours(
         _START,
@@ -130,22 +130,22 @@ def _tried(fetcher: type[Any], ours: type[Any]) -> str:
     return "" if drained == [part] and not part else "what was taken whole is not used up"
 
 
-# --- Batches that are unpacked whole, and header names that end them ---
+# --- Batches are unpacked without a limit, and fail for a header name ---
 
 _LZ4 = 3
 Unpack = Callable[[int, bytes], bytes]  # Unpacks bytes of a kind (1 to 4: gzip, snappy, lz4, zstd), or raises
 
 
 def bounded_records(known: type[Any], bounded: Callable[[bytes], Any]) -> type[Any]:
-    """Return a ``PartitionRecords`` whose batches ``bounded`` has unpacked, within limits.
+    """Return a ``PartitionRecords`` whose batches ``bounded`` has unpacked within limits.
 
-    They are put into the client's own objects, which read their records. A batch older than format 2 is given a
-    function that unpacks it. A record with a header name that is not UTF-8 is read again with the bytes replaced.
+    The client's own objects read the records. A batch older than format 2 gets a function that unpacks it. A record
+    with a header name that is not UTF-8 is read again with invalid bytes replaced.
 
-    Wrong: the client unpacks a compressed batch in one go, without a limit: some kilobytes may hold gigabytes and end
-        the process. A batch whose records we have unpacked cannot be handed to it. A header name that is not UTF-8
-        makes the whole batch unreadable, though any producer may write one; Java's client replaces the bytes.
-    Goes when: the client takes a limit for what a batch unpacks to and raises beyond it, and reads such names.
+    Wrong: the client unpacks a compressed batch at once and without a limit: a few kilobytes may hold gigabytes and
+        kill the process. It accepts no unpacked batch. One header name that is not UTF-8 makes the whole batch
+        unreadable, though any producer may write one; Java's client replaces the bytes.
+    Goes when: the client limits the unpacked size of a batch, and reads such names.
     """
 
     class BoundedRecords(known):
@@ -158,14 +158,14 @@ def bounded_records(known: type[Any], bounded: Callable[[bytes], Any]) -> type[A
 
 
 class _Name(bytes):
-    """Bytes that decode into text with invalid ones replaced."""
+    """Bytes that decode with invalid ones replaced."""
 
     def decode(self, encoding: str = "utf-8", errors: str = "replace") -> str:
         return super().decode(encoding, "replace")
 
 
 class _Names(bytes):
-    """A buffer whose slices are such bytes."""
+    """A buffer whose slices are ``_Name``."""
 
     def __getitem__(self, place: Any) -> Any:
         found = super().__getitem__(place)
@@ -173,7 +173,7 @@ class _Names(bytes):
 
 
 class ReadableBatch(DefaultRecordBatch):
-    """A batch whose headers may have any names."""
+    """A batch whose header names need not be UTF-8."""
 
     __slots__ = ()
 
@@ -181,14 +181,14 @@ class ReadableBatch(DefaultRecordBatch):
         clients: Any = super()
         try:
             return clients._read_msg(*given)
-        except UnicodeDecodeError:  # the place in the buffer moves on only behind a record that was read whole
+        except UnicodeDecodeError:  # the position in the buffer only advances after a whole record
             batch: Any = self
-            batch._buffer = _Names(batch._buffer)  # for the rest of the batch: a copy per record would add up
+            batch._buffer = _Names(batch._buffer)  # for the rest of the batch, to copy only once
             return clients._read_msg(*given)
 
 
 class _UnpackedBatch(ReadableBatch):
-    """A batch that we have unpacked for the client and whose check sum we have checked."""
+    """A batch that we have unpacked and verified for the client."""
 
     __slots__ = ()
 
@@ -205,7 +205,7 @@ def unpacked_batch(data: memoryview, records: bytes, count: int) -> Any:
 
 
 class _OldBatch(LegacyRecordBatch):
-    """A batch older than format 2, which the client reads and ``unpack`` unpacks."""
+    """A batch older than format 2, unpacked by ``unpack``."""
 
     __slots__ = ("unpack",)
 
@@ -221,36 +221,36 @@ class _OldBatch(LegacyRecordBatch):
 
 
 def old_batch(found: LegacyRecordBatch, unpack: Unpack) -> Any:
-    """Return a batch like the client's that is unpacked with this function."""
+    """Return a copy of the client's batch that uses this function to unpack."""
     made = _OldBatch(found._buffer, found._magic)
     made.unpack = unpack
     return made
 
 
 def _with_right_check(frame: bytes) -> bytes:
-    """Return a frame of lz4 with a correct header check: producers before 0.10 hashed too many bytes."""
+    """Return an lz4 frame with a correct header checksum: producers before 0.10 hashed too many bytes."""
     xxhash: Any = codec.xxhash
     if xxhash is None:
         raise errors.UnsupportedCodecError("pip install xxhash for lz4 encoding with 0.8/0.9 brokers")
-    end = 6 + 8 * (frame[4] >> 3 & 1)  # a flag says whether the header holds the unpacked size, too
+    end = 6 + 8 * (frame[4] >> 3 & 1)  # a flag tells whether the header has the unpacked size
     return frame[:end] + bytes([xxhash.xxh32(frame[4:end]).intdigest() >> 8 & 0xFF]) + frame[end + 1 :]
 
 
 def bytes_of(records: MemoryRecords) -> bytes:
-    """Return the fetched bytes of the client's object for them."""
+    """Return fetched bytes."""
     found: bytes = records._buffer
     return found
 
 
-# --- A batch that cannot be read: one error, then a poll that never returns ---
+# --- After an unreadable batch, polls never return ---
 
 
 def keeping_errors(known: type[Any]) -> type[Any]:
-    """Return a ``PartitionRecords`` whose error is raised by every poll until the next seek.
+    """Return a ``PartitionRecords`` that raises its error at every poll until the next seek.
 
-    Wrong: a batch that cannot be read is an error of one ``poll``. Its bytes yield nothing more then and do not count
-        as used up: the next ``poll`` asks them again and again, without end.
-    Goes when: the client raises the error again, or ends, at the next poll.
+    Wrong: an unreadable batch raises an error in one ``poll``. Then it yields nothing, yet does not count as used up:
+        the next ``poll`` loops forever.
+    Goes when: the next poll raises the error again, or returns.
     """
 
     class KeepingErrors(known):
@@ -269,15 +269,15 @@ def keeping_errors(known: type[Any]) -> type[Any]:
     return KeepingErrors
 
 
-# --- Aborted batches that are skipped silently ---
+# --- Aborted batches are skipped silently ---
 
 
 def noting_aborted(known: type[Any], aborted: list[tuple[TopicPartition, int, int]]) -> type[Any]:
-    """Return a ``PartitionRecords`` that notes the batches it leaves out.
+    """Return a ``PartitionRecords`` that notes the aborted batches it skips.
 
-    Wrong: with ``isolation_level="read_committed"`` the client leaves out batches of aborted transactions, and nothing
-        tells their offsets. An audit must distinguish them from records that are lost.
-    Goes when: a poll, or a callback, reports the offsets that were left out.
+    Wrong: with ``isolation_level="read_committed"`` the client skips batches of aborted transactions without reporting
+        their offsets. An audit must distinguish them from lost records.
+    Goes when: a poll, or a callback, reports the skipped offsets.
     """
 
     class NotingAborted(known):
@@ -290,17 +290,16 @@ def noting_aborted(known: type[Any], aborted: list[tuple[TopicPartition, int, in
     return NotingAborted
 
 
-# --- Resumed partitions whose records never come ---
+# --- Records of a resumed partition are never returned ---
 
 
 def unparking(consumer: Any) -> Callable[[], None]:
-    """Return a function to call before each poll: parked records of a resumed partition take turns with those in line.
+    """Return a function to call before each poll: parked records of a resumed partition take turns with the next ones.
 
-    Wrong: what was fetched for a partition that is then paused is parked and not fetched again (kafka-python's pull
-        request 2981, Java's KAFKA-7548). After the partition is resumed it returns only when the slot for the records
-        in
-        line is None: a slot whose records are used up (false, not None) blocks it for ever, and one that a busy
-        partition refills blocks it as long as that is busy.
+    Wrong: records fetched for a partition that is then paused are parked, not fetched again (kafka-python's pull
+        request 2981, Java's KAFKA-7548). After the resume they return only when the slot of the next records is None:
+        used-up records (false, not None) block them forever, and a busy partition that refills the slot as long as it
+        is busy.
     Goes when: the client checks its parked records also while the slot is taken or used up.
     """
     fetcher = consumer._fetcher
@@ -317,18 +316,18 @@ def unparking(consumer: Any) -> Callable[[], None]:
     return take_turns
 
 
-# --- Fetches that all ask for the same ---
+# --- All fetches wait for the same bytes and time ---
 
 
 def gathering(consumer: Any, min_bytes: int, wait_ms: int) -> Callable[[int], None]:
-    """Let brokers gather records; return a function that is told after each poll how many ms it waited without records.
+    """Make brokers batch records; return a function to call after each poll with the ms it waited without records.
 
-    If polls have waited for longer than ``wait_ms`` in a row, a broker replies to the first record, within the client's
-    usual time.
+    After polls have waited for more than ``wait_ms`` in a row, the client's usual values apply: the broker replies to
+    the first record.
 
-    Wrong: ``fetch_min_bytes`` and ``fetch_max_wait_ms`` hold for a consumer's life. A broker that gathers for a short
-        while is asked many times a second if there are no records.
-    Goes when: a poll can say how long it has.
+    Wrong: ``fetch_min_bytes`` and ``fetch_max_wait_ms`` are fixed for a consumer's life. A short wait causes many
+        requests a second while the partitions are idle.
+    Goes when: a poll accepts these values.
     """
     config, idle_ms = consumer._fetcher.config, 0
     patient = {name: config[name] for name in ("fetch_min_bytes", "fetch_max_wait_ms")}
@@ -343,16 +342,15 @@ def gathering(consumer: Any, min_bytes: int, wait_ms: int) -> Callable[[int], No
     return polled
 
 
-# --- How long a broker takes to answer a fetch, and where the logs begin ---
+# --- Fetch times and the begin of logs are not reported ---
 
 
 def time_fetches(consumer: Any) -> Fetches:
-    """Have the answers to a consumer's fetches noted, with times in seconds on the monotonic clock. O(partitions) each.
+    """Count a consumer's fetches, with times in seconds on the monotonic clock. O(partitions) per response.
 
-    Wrong: the client measures this only with its metrics on, which cost a lock and several objects per request and
-        partition, and hold a rate and a mean over a time that cannot be asked together. It does not hand on where a log
-        begins, which an answer says.
-    Goes when: a consumer reports the times of its fetches at a cost that every consumer can bear.
+    Wrong: the client measures fetches only with its metrics on, which cost a lock and several objects per request and
+        partition, and do not return a consistent rate and mean. It drops the begin of the log in each response.
+    Goes when: a consumer reports the times of its fetches cheaply.
     """
     fetcher, fetches = consumer._fetcher, Fetches()
     known = fetcher._handle_fetch_response
@@ -364,7 +362,7 @@ def time_fetches(consumer: Any) -> Fetches:
             for answer in topic.partitions:
                 partition = fetches.of(TopicPartition(topic.topic, answer.partition_index))
                 partition.answered(now - send_time, now)
-                if answer.log_start_offset >= 0:  # an error names none
+                if answer.log_start_offset >= 0:  # -1: an error
                     partition.begin = answer.log_start_offset
         known(node_id, fetch_offsets, send_time, response)
 
@@ -372,17 +370,16 @@ def time_fetches(consumer: Any) -> Fetches:
     return fetches
 
 
-# --- A seek that is lost to a reset of the same partition ---
+# --- A reset overwrites a seek ---
 
 
 def atomic_seek(consumer: Any) -> Callable[[Any, int], None]:
-    """Return a function that seeks a partition of a consumer, before a reset or after it.
+    """Return a function that seeks a partition either before or after a reset, never during one.
 
-    A lock makes one step of the reset, which asks no broker.
+    A lock makes the reset atomic; it sends no request.
 
-    Wrong: a partition without a position is reset to the beginning or the end on the client's own thread. That checks
-        whether the reset is still wanted, and then sets the position; a seek between the two is overwritten, and
-        reading begins somewhere else.
+    Wrong: the client's own thread resets a partition without a position to the beginning or the end. It checks whether
+        the reset is still needed, and then sets the position: a seek between the two is overwritten.
     Goes when: a reset sets a position only if none was set since its check.
     """
     fetcher, lock = consumer._fetcher, threading.RLock()  # a rebalance listener seeks on the client's own thread
@@ -400,15 +397,15 @@ def atomic_seek(consumer: Any) -> Callable[[Any, int], None]:
     return seek
 
 
-# --- A known position that is asked about nevertheless ---
+# --- A known position is requested from the broker ---
 
 
 def known_positions(consumer: Any) -> Callable[[TopicPartition], int | None]:
-    """Return a function that returns the next offset to be read; None if no position was sought or read so far.
+    """Return a function that returns the next offset to read; None: no position yet.
 
-    Wrong: ``position`` has the broker confirm each position after a change of leaders (KIP-320), waits for that, and
-        raises errors on the way, such as those of a broker that restarts. Polls have it confirmed anyway.
-    Goes when: the client returns a known position without asking a broker.
+    Wrong: after a change of leaders, ``position`` waits until the broker has validated the position (KIP-320), and
+        raises errors such as those of a restarting broker. Polls validate it anyway.
+    Goes when: the client returns a known position without a request.
     """
     positions = consumer._subscription
 
@@ -418,20 +415,20 @@ def known_positions(consumer: Any) -> Callable[[TopicPartition], int | None]:
     return known_position
 
 
-# --- Commits that are asked for one at a time, and those that a transaction holds back ---
+# --- Commits are requested one by one; those blocked by a transaction time out ---
 
 
 def committed_offsets(
     consumer: Any,
 ) -> Callable[[Collection[TopicPartition], int], Mapping[TopicPartition, OffsetAndMetadata | None]]:
-    """Return a function that asks for a group's commits in one request, within some ms.
+    """Return a function that reads a group's commits in one request, with a timeout in ms.
 
-    It raises KafkaTimeoutError if no answer comes in time, and UnstableOffsetCommitError if open transactions hold some
-    commits back; its first argument holds the partitions.
+    It raises KafkaTimeoutError, or UnstableOffsetCommitError if open transactions block some commits; its first
+    argument holds the partitions.
 
-    Wrong: ``committed`` takes one partition: a member with a thousand of them sends a thousand requests, one after the
-        other. While a transaction that commits for the group is open, brokers refuse its commits to read_committed
-        consumers; the client asks again until its time is over, and raises a time-out without reason or partition.
+    Wrong: ``committed`` takes one partition: a member with a thousand of them sends a thousand requests in sequence.
+        While a transaction that commits for the group is open, brokers refuse these commits to read_committed
+        consumers; the client retries, and then raises a timeout without reason or partition.
     Goes when: ``committed`` takes several partitions, and raises UnstableOffsetCommitError with those refused.
     """
     coordinator = consumer._coordinator
@@ -464,19 +461,18 @@ def committed_offsets(
     return committed
 
 
-# --- Questions about topics that wait behind a fetch, without limit, and create topics ---
+# --- Requests about topics wait behind a fetch, without limit, and create topics ---
 
 
 def described_topics(consumer: Any, topics: Sequence[str] | None, timeout_ms: int) -> Any:
-    """Return what any broker says about topics, or about all (None). Raises KafkaTimeoutError: no answer in time.
+    """Return the metadata of topics, or of all (None). Raises KafkaTimeoutError: no answer in time.
 
-    The request goes through the coordinator's connection, which carries no fetches, unless a join waits on it.
+    Uses the coordinator's connection, which carries no fetches, unless a join waits on it.
 
-    Wrong: ``partitions_for_topic`` and ``topics`` wait without limit, let brokers create topics that do not exist, and
-        have no ids in their answers. The client has one connection to a broker for fetches and all else, answered in
-        order: at the end of a log any question waits up to ``fetch_max_wait_ms``.
-    Goes when: a consumer can be asked, within a time, for a topic's id and partitions, and fetches by a connection of
-        its own.
+    Wrong: ``partitions_for_topic`` and ``topics`` wait without limit, make brokers create missing topics, and return no
+        ids. A broker answers the requests of a connection in order, and fetches share it: at the end of a log, any
+        request waits up to ``fetch_max_wait_ms``.
+    Goes when: a consumer returns a topic's id and partitions within a timeout, and fetches by a separate connection.
     """
     manager, coordinator = consumer._manager, consumer._coordinator
     named = None if topics is None else [MetadataRequest.MetadataRequestTopic(name=topic) for topic in topics]
@@ -490,27 +486,27 @@ def described_topics(consumer: Any, topics: Sequence[str] | None, timeout_ms: in
     return manager.run(ask).topics
 
 
-# --- Ends of logs that are left out ---
+# --- Partitions without a known leader are left out ---
 
-LEADERS_PERIOD_S = 0.1  # How often a partition without a leader is asked about
+LEADERS_PERIOD_S = 0.1  # Period of metadata requests for a partition without a leader
 NO_LEADER = -1
 
 
 def ask_leaders(consumer: Any, partitions: Collection[TopicPartition], timeout_ms: int, ask: Callable[[int], T]) -> T:
-    """Return the leaders' answer about partitions, which all must have one.
+    """Return the leaders' answer about all of these partitions.
 
-    The client first learns the leaders, and asks again if one was lost meanwhile.
+    Waits until the client knows the leaders, and asks again if one changes meanwhile.
 
-    Wrong: ``beginning_offsets``, ``end_offsets`` and ``offsets_for_times`` silently leave out partitions whose leader
-        the client has not heard of: a new one, or one whose leader is lost while it asks, has no end (KeyError), or no
-        record since a time.
+    Wrong: ``beginning_offsets``, ``end_offsets`` and ``offsets_for_times`` silently omit partitions whose leader the
+        client does not know: a new partition, or one that just lost its leader, has no end (KeyError), or no record
+        since a time.
     Goes when: those methods wait for leaders, or raise.
 
     Args:
         consumer: the client.
-        partitions: to ask about.
-        timeout_ms: for all of it.
-        ask: the client's question, which is given the ms that are left.
+        partitions: the partitions that ``ask`` is about.
+        timeout_ms: for the whole call.
+        ask: sends the request, given the remaining ms.
 
     Raises:
         KafkaTimeoutError: some have no leader, or do not exist; or a leader does not answer.
@@ -520,7 +516,7 @@ def ask_leaders(consumer: Any, partitions: Collection[TopicPartition], timeout_m
         _learn_leaders(consumer, partitions, left_ms)
         try:
             found = ask(max(1, int((until - time.monotonic()) * 1000)))
-        except KeyError:  # a leader is lost, and the client looks for an answer that it has not asked for
+        except KeyError:  # a leader was lost: the client looks for an answer that it has not requested
             continue
         if not _unled(consumer, partitions):
             return found
@@ -533,7 +529,7 @@ def _unled(consumer: Any, partitions: Collection[TopicPartition]) -> list[TopicP
 
 
 def _learn_leaders(consumer: Any, partitions: Collection[TopicPartition], timeout_ms: int) -> None:
-    """Make a consumer learn who leads these. Raises KafkaTimeoutError: some have no leader, or do not exist."""
+    """Make a consumer learn the leaders. Raises KafkaTimeoutError: some have no leader, or do not exist."""
     cluster, manager = consumer._cluster, consumer._manager
     is_waited_for = True
 
@@ -544,7 +540,7 @@ def _learn_leaders(consumer: Any, partitions: Collection[TopicPartition], timeou
             try:
                 await cluster.request_update()
             except errors.KafkaError as error:
-                # A broker that its controller takes for dead for a moment (it had no time to run) knows no brokers.
+                # A stalled broker, which its controller briefly considers dead, lists no brokers.
                 if not error.retriable:
                     raise
             await manager._net.sleep(LEADERS_PERIOD_S if _unled(consumer, partitions) else 0)
@@ -554,7 +550,7 @@ def _learn_leaders(consumer: Any, partitions: Collection[TopicPartition], timeou
         try:
             await manager.wait_for(manager.call_soon(learn), timeout_ms)
         finally:
-            is_waited_for = False  # what was timed out would go on for ever
+            is_waited_for = False  # otherwise ``learn`` would continue forever after a timeout
 
     if _unled(consumer, partitions):
         manager.run(in_time)

@@ -13,7 +13,7 @@ from kafka.protocol.consumer.metadata import ConsumerProtocolAssignment
 
 
 def patched_joins(consumer: Any) -> PolledJoins:
-    """Apply all patches of this module that concern joining; return what polls and rejoins go through."""
+    """Apply this module's patches for joining; return the object that controls joins."""
     remember_assigned_metadata(consumer)
     report_loss_while_joining(consumer)
     joins = PolledJoins(consumer)
@@ -22,7 +22,7 @@ def patched_joins(consumer: Any) -> PolledJoins:
     return joins
 
 
-# --- Joins that go wrong between two polls ---
+# --- Joins go wrong in and between polls ---
 
 
 class AfterPoll(Protocol):
@@ -37,23 +37,22 @@ class AfterPoll(Protocol):
 class PolledJoins:
     """Decides which polls of a consumer may join.
 
-    A poll that began with no rejoin pending ends when it meets one (``_RejoinPendingError``), and the next one joins.
-    The same holds for a rejoin that came up after ``pending`` answered no and before the poll: the caller commits
-    between the two. ``round`` keeps the need alive while a join is under way, and a join whose outcome was not read
-    does not claim to be done (``_UnreadJoin``).
+    If a rejoin becomes due during a poll, that poll ends (``_RejoinPendingError``), and the next one joins. The same
+    holds if it becomes due after ``pending`` returned False and before the poll: the caller commits between the two.
+    ``round`` requests a rejoin again while a join is in progress, and a join whose result was not read does not claim
+    to be done (``_UnreadJoin``).
 
-    Wrong: a member joins its group within ``poll`` only. A pending rejoin is a flag set by the heartbeat's answer, or a
-        difference in the metadata (``need_rejoin`` checks both). Three things go wrong:
+    Wrong: a member joins its group within ``poll`` only. A rejoin is due if the heartbeat's response sets a flag, or if
+        metadata change (``need_rejoin`` checks both). Three things go wrong:
 
-        * *A rejoin comes up in the middle of a poll.* A poll without records repeats until its time is over, and joins
-          as soon as it sees the flag. Everything is revoked before anybody could commit what is done: the next owner
-          processes it again.
-        * *A join outlasts its poll.* A join that metadata caused (a new topic or partition) is finished by a later
-          ``poll`` only if that sees a need to join. A leader has noted the new metadata by then and sees none: the
-          member hangs without partitions and heartbeats, for ever.
-        * *A join ends between two polls.* Its outcome is thrown away (``_join_task.is_done``), and another join makes
-          every other member join again. Two members that one thread polls in turns rebalance for ever.
-    Goes when: the client joins apart from polls, and revokes on request; or all three are fixed.
+        * *A rejoin becomes due during a poll.* A poll without records loops until its timeout, and joins once it sees
+          the flag. Everything is revoked before the caller can commit: the next owner processes it again.
+        * *A join outlasts its poll.* A later ``poll`` finishes a join caused by metadata (a new topic or partition) only
+          if it sees a need to join. A leader has noted the new metadata by then and sees none: the member hangs without
+          partitions and heartbeats, forever.
+        * *A join ends between two polls.* Its result is discarded (``_join_task.is_done``), and another join makes all
+          other members rejoin. Two members that one thread polls in turn rebalance forever.
+    Goes when: the client joins outside polls, and revokes on request; or all three are fixed.
     """
 
     def __init__(self, consumer: Any) -> None:
@@ -63,7 +62,7 @@ class PolledJoins:
         self.after_polls: list[AfterPoll] = []
 
     def pending(self) -> bool:
-        """Return whether the next poll may revoke partitions, without asking a broker."""
+        """Return whether the next poll may revoke partitions, without a request."""
         due = self._due()
         self._reported_calm |= not due
         return due
@@ -73,14 +72,14 @@ class PolledJoins:
 
     @contextmanager
     def round(self) -> Iterator[None]:
-        """Poll within: it joins if that was due before it began; otherwise it ends quietly when a join comes up."""
+        """Wrap a poll: it joins if that was due before it began, and otherwise ends quietly when a join becomes due."""
         coordinator = self._coordinator
         if coordinator.rejoining:
             coordinator.request_rejoin()  # "A join outlasts its poll", above
         join = coordinator._join_task
         if join is not None and not isinstance(join, _UnreadJoin):
             coordinator._join_task = _UnreadJoin(join)
-        # After ``pending`` answered no, the caller has not drained: a rejoin that came up since waits one more poll.
+        # ``pending`` returned False, so the caller has not drained: a rejoin due since then waits for one more poll.
         self._may_join = self._due() and not self._reported_calm
         self._reported_calm = False
         try:
@@ -99,11 +98,11 @@ class PolledJoins:
 
 
 class _RejoinPendingError(Exception):
-    """Ends a poll that may not join ("A rejoin comes up in the middle of a poll", above)."""
+    """Ends a poll that may not join ("A rejoin becomes due during a poll", above)."""
 
 
 class _UnreadJoin:
-    """A join whose outcome was not read yet ("A join ends between two polls", above)."""
+    """A join whose result was not read yet ("A join ends between two polls", above)."""
 
     is_done = False
 
@@ -116,16 +115,16 @@ class _UnreadJoin:
         return self._future.__await__()
 
 
-# --- A rejoin for nothing: a leader notes the wrong metadata ---
+# --- A leader remembers the wrong metadata, and rejoins needlessly ---
 
 
 def remember_assigned_metadata(consumer: Any) -> None:
-    """Make a leader note the metadata that it assigned by, on the same thread, right after the assignment.
+    """Make a leader remember the metadata it used to assign, on the same thread, right after the assignment.
 
-    Wrong: the leader assigns by its metadata, and notes as "assigned by" the copy of an earlier metadata answer. If the
-        first answer came with the join, that copy is empty: the next check finds a difference and joins again, and our
+    Wrong: the leader assigns by its current metadata, but remembers a copy of an earlier response as the basis. If the
+        first response came with the join, that copy is empty: the next check finds a difference and rejoins, and our
         hand-over would wait its whole budget for acks.
-    Goes when: the client notes the metadata that it has assigned by.
+    Goes when: the client remembers the metadata it has used.
     """
     coordinator = consumer._coordinator
     assign = coordinator._perform_assignment
@@ -144,20 +143,20 @@ def snapshot(coordinator: Any) -> Any:
 
 
 def watch_for_changes(coordinator: Any, known: Any) -> None:
-    """Make a member join again when partitions differ from the known ones."""
+    """Make a member rejoin when partitions differ from the known ones."""
     coordinator._metadata_snapshot = coordinator._assignment_snapshot = known
 
 
-# --- A member that is expelled while it joins, without a callback ---
+# --- A member expelled during a join gets no callback ---
 
 
 def report_loss_while_joining(consumer: Any) -> None:
-    """Make a member whose join finds it out of the group call back for what it lost.
+    """Make a member that is expelled during a join report its lost partitions.
 
-    Wrong: callbacks for lost partitions run once, before a join, and not again if the answer is that it is no longer a
-        member. In a cooperative group it keeps what it had, though others may have owned it meanwhile, and reads and
-        commits from an old position.
-    Goes when: the client reports what a member has lost that is expelled in the middle of a join.
+    Wrong: callbacks for lost partitions run once, before a join, and not again if the response is that it is no longer
+        a member. In a cooperative group it keeps its partitions, though others may have owned them meanwhile, and reads
+        and commits from an old position.
+    Goes when: the client reports the partitions lost by an expulsion during a join.
     """
     coordinator = consumer._coordinator
     reset = coordinator.reset_generation
@@ -171,21 +170,21 @@ def report_loss_while_joining(consumer: Any) -> None:
 
 
 def is_cooperative(coordinator: Any) -> bool:
-    """Return whether members keep in a rebalance what need not move (KIP-429)."""
+    """Return whether members keep partitions that need not move in a rebalance (KIP-429)."""
     return bool(coordinator._rebalance_protocol == RebalanceProtocol.COOPERATIVE)
 
 
-# --- A static member that returns to a cooperative group in the middle of a move ---
+# --- A static member returns to a cooperative group between the rounds of a rebalance ---
 
 
 class SecondRound:
-    """Makes a static member of a cooperative group join once more after its first join.
+    """Makes a static member of a cooperative group rejoin once after its first join.
 
-    Wrong: in the first round of a cooperative rebalance (KIP-429) a partition that moves has no new owner yet; its old
-        owner gives it up and asks for a second round. If that one dies first and returns under its static name, the
-        coordinator hands it its old assignment without a rebalance (KIP-345), and the partition has no owner until
+    Wrong: in the first round of a cooperative rebalance (KIP-429), a moving partition has no new owner yet; its old
+        owner gives it up and requests a second round. If the owner dies first and returns with its instance id, the
+        coordinator returns its old assignment without a rebalance (KIP-345), and the partition has no owner until
         another member joins or leaves.
-    Goes when: the client asks for the second round after it has returned.
+    Goes when: the client requests the second round after its return.
     """
 
     def __init__(self, consumer: Any) -> None:
@@ -193,27 +192,27 @@ class SecondRound:
         self.due = is_cooperative(coordinator)
 
     def run(self) -> None:
-        """Ask for it."""
+        """Request the rejoin."""
         self.due = False
         self._coordinator.request_rejoin()
 
 
-# --- A returning leader that no longer watches for new partitions ---
+# --- A returning leader no longer watches for new partitions ---
 
-ANSWER_MS_MAX = 1000  # How long a poll may wait for the coordinator's description of the group; the next one asks again
-UUID_LENGTH = 36  # A broker appends it, and a hyphen, to a static member's name to make its id
+ANSWER_MS_MAX = 1000  # How long a poll may wait for the coordinator's description of the group; the next one retries
+UUID_LENGTH = 36  # A static member's id is its instance id, a hyphen, and a UUID
 
 
 class LeaderWatch:
-    """Makes a static member that led the group in its former life watch for new partitions.
+    """Makes a static member that led the group before its restart watch for new partitions.
 
-    It watches from the metadata of its first polls on. Partitions that appeared before have no owner: it asks the
-    coordinator once for the assignment (DescribeGroups), and joins again if a partition has none.
+    It compares with the metadata of its first polls. Partitions that appeared before that have no owner: it requests
+    the assignment once (DescribeGroups), and rejoins if a partition is missing.
 
-    Wrong: the leader of a group watches for new partitions and topics. A static one that dies and returns gets its old
-        assignment without a rebalance; the id of its former life is named as leader, which keeps it from assigning
-        anew. It takes itself for a follower, and no member watches any more. KIP-814 (a newer JoinGroup) would tell it.
-    Goes when: the client sends JoinGroup 9, and assigns or watches if ``skip_assignment`` says that it leads.
+    Wrong: a group's leader watches for new partitions and topics. A static leader that dies and returns gets its old
+        assignment without a rebalance, and the response names its former member id as leader, so it does not assign
+        again. It considers itself a follower, and no member watches. KIP-814 (a newer JoinGroup) would tell it.
+    Goes when: the client sends JoinGroup 9, and assigns or watches if ``skip_assignment`` marks it as leader.
     """
 
     def __init__(self, consumer: Any, instance: str) -> None:
@@ -224,19 +223,19 @@ class LeaderWatch:
         self.due = False
 
     def _joined(self, response: Any, *given: Any) -> Any:
-        """Take the answer to a join; it names the leader."""
+        """Check whether the response to a join names our former id as leader."""
         answer = self._note_join(response, *given)
         self.due = _is_former_self(response.leader, response.member_id, self._instance)
         return answer
 
     def run(self) -> None:
-        """Watch, once the present partitions are known, as a leader does that has assigned them."""
+        """Once the current partitions are known, watch them like a leader that has assigned them."""
         known = snapshot(self._coordinator)
         if not any(known.values()) or (group := self._group()) is None:
             return
         watch_for_changes(self._coordinator, known)
         self.due = False
-        if group.error_code:  # it has no right to see the group: it can only watch
+        if group.error_code:  # no permission to see the group: only watch
             return
         shares = [ConsumerProtocolAssignment.decode(each.member_assignment) for each in group.members]
         owned = {(tp.topic, tp.partition) for share in shares for tp in share.partitions()}
@@ -244,7 +243,7 @@ class LeaderWatch:
             self._coordinator.request_rejoin()
 
     def _group(self) -> Any:
-        """Return the coordinator's description of the group; None: not now, or the group is about to change."""
+        """Return the coordinator's description of the group; None: no answer, or the group is rebalancing."""
         coordinator = self._coordinator
         manager, node = coordinator._manager, coordinator.coordinator_id
 
@@ -264,7 +263,7 @@ class LeaderWatch:
 
 
 def _is_former_self(leader: str, member: str, instance: str) -> bool:
-    """Return whether the leader that a join names is this static member in an earlier life.
+    """Return whether a leader's id belonged to this static member before its restart.
 
     >>> import uuid
     >>> earlier, now = f"a-1-{uuid.uuid4()}", f"a-1-{uuid.uuid4()}"
@@ -274,15 +273,15 @@ def _is_former_self(leader: str, member: str, instance: str) -> bool:
     return leader != member and leader[:-UUID_LENGTH] == f"{instance}-"
 
 
-# --- A fenced static member that is not told ---
+# --- A fenced static member reads on ---
 
 
 def fencing_check(consumer: Any) -> Any:
-    """Return a function that raises FencedInstanceIdError once a heartbeat has learned of another such member.
+    """Return a function that raises FencedInstanceIdError once a heartbeat has failed with it.
 
-    Wrong: the heartbeat of a static member learns that another process uses its instance id, logs that, and stops. The
-        member reads on, and only a commit raises. One that has nothing to commit is never told: its polls return at
-        once and find nothing, for ever, at full CPU.
+    Wrong: if another process uses a static member's instance id, its heartbeat logs that and stops. The member reads
+        on, and only a commit raises. Without anything to commit, its polls return nothing at once, forever, at full
+        CPU.
     Goes when: ``poll`` raises FencedInstanceIdError.
     """
     coordinator = consumer._coordinator
@@ -304,14 +303,14 @@ def fencing_check(consumer: Any) -> Any:
     return check
 
 
-# --- Leaving a group, which the kind of member decides ---
+# --- The kind of member decides whether it leaves ---
 
 
 def leave_at_close(consumer: Any, leaves: bool) -> None:
-    """Make the close of a consumer leave the group, or not.
+    """Set whether closing a consumer leaves the group.
 
     Wrong: ``close`` sends LeaveGroup for a dynamic member and never for a static one (``is_dynamic_member``). A static
         member that is gone for good keeps its partitions until its session ends, and a dynamic one cannot stay.
-    Goes when: ``close`` takes whether to leave, as Java's consumer does since KIP-1092.
+    Goes when: ``close`` has an option for leaving, as Java's consumer does since KIP-1092.
     """
     consumer._coordinator.is_dynamic_member = lambda: leaves

@@ -1,4 +1,4 @@
-"""The private names of kafka-python that the patches use, with the types they must have; checked per client."""
+"""The private names of kafka-python that the patches use, and their types; checked for each client."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from kafka.structs import TopicPartition
 from downspout.errors import BrokerError
 
 CURE = '`pip install "kafka-python>=3.0.9,<3.1"`'
-FORMAT = 2  # Of the records in batches; brokers take it since 0.11
+FORMAT = 2  # The message format, which brokers support since 0.11
 
 CONSUMER = {
     "_cluster.add_topic": "method",
@@ -76,7 +76,7 @@ CONSUMER = {
     "_subscription.has_valid_position": "method",
     "_subscription.position": "method",
 }
-"""What a consumer must have, as paths from it."""
+"""Attributes of a consumer, as paths from it."""
 
 PRODUCER = {
     "producer._accumulator._appends_in_progress.increment": "method",
@@ -111,7 +111,7 @@ PRODUCER = {
     "batch.records._builder._num_records": "int",
     "batch.records._next_offset": "int",
 }
-"""What a producer must have, and an empty batch."""
+"""Attributes of a producer, and of an empty batch."""
 
 IDEMPOTENT = {
     "producer._accumulator.abort_undrained_batches": "method",
@@ -132,7 +132,7 @@ IDEMPOTENT = {
     "batch.has_sequence": "bool",
     "batch.in_retry": "method",
 }
-"""What an idempotent producer must have besides."""
+"""Further attributes of an idempotent producer."""
 
 TRANSACTIONAL = {
     "producer._transaction_manager.begin_abort": "method",
@@ -143,7 +143,7 @@ TRANSACTIONAL = {
     "producer._transaction_manager.producer_id_and_epoch": "ProducerIdAndEpoch",
     "producer._transaction_manager.send_offsets_to_transaction": "method",
 }
-"""What a transactional producer must have besides."""
+"""Further attributes of a transactional producer."""
 
 CLASSES = {
     "MemoryRecords._buffer": "member_descriptor",
@@ -157,10 +157,10 @@ CLASSES = {
     "LegacyRecordBatch._magic": "member_descriptor",
     "LegacyRecordBatch._read_key_value": "function",
 }
-"""What the client's batches must have."""
+"""Attributes of the client's batches."""
 
 TLS = {"KafkaSSLTransport._build_ssl_context": "function"}
-"""What only connections with TLS need."""
+"""Needed for TLS only."""
 
 OPTIONAL = {
     "Fetcher.PartitionRecords._consume_aborted_transactions_up_to": "function",
@@ -175,7 +175,7 @@ OPTIONAL = {
     "_manager._build_transport": "method",
     "transport._sock": "socket",
 }
-"""Names without which reading is slower, not impossible; checked where they are used."""
+"""Names that only make reading faster; checked where they are used."""
 
 ROOTS = SimpleNamespace(
     MemoryRecords=MemoryRecords,
@@ -186,7 +186,7 @@ ROOTS = SimpleNamespace(
 
 
 def absent(root: Any, names: Mapping[str, str]) -> str | None:
-    """Return the first name that is missing or has another type; None if all are as expected.
+    """Return the first name that is missing or has another type; None: all are as expected.
 
     >>> absent("", {"upper": "builtin_function_or_method", "upper.__name__": "str", "_lower": "method"})
     '_lower'

@@ -1,4 +1,4 @@
-"""Batches of a producer, and what an answer says about them."""
+"""A producer's batches and their answers."""
 
 from __future__ import annotations
 
@@ -15,19 +15,17 @@ from downspout.kafka.partitioners import Partitions
 from downspout.kafka.patches.private_api import FORMAT
 from downspout.kafka.patches.transactional import add_partition, is_transactional
 
-# --- A send that costs too much for a record with many headers ---
+# --- ``send`` is slow for a record with many headers ---
 
 
 class BatchQueue:
-    """Where batches enter a producer, and what it knows of topics.
+    """Puts batches into a producer's queue, and reads its metadata.
 
-    We fill batches and put them where the client's own are. Connections, metadata, sequence numbers, compression,
-    retries and expiry stay the client's.
+    The client still handles connections, metadata, sequence numbers, compression, retries and expiry.
 
-    Wrong: ``send`` takes 40 µs for a record with a dozen headers, as a dead letter has, and the producer's thread as
-        much
-        again: it checks and measures each header three times, and keeps a future with a lock and two callbacks per
-        record. Nothing public takes a record, or a batch, whose bytes are made.
+    Wrong: for a record with a dozen headers, such as a dead letter, ``send`` takes 40 µs, and the producer's thread as
+        much again: it checks and measures each header three times, and keeps a future with a lock and two callbacks per
+        record. Nothing public accepts an encoded record or batch.
     Goes when: ``send`` takes encoded headers, or a batch at a time.
     """
 
@@ -42,14 +40,12 @@ class BatchQueue:
         self._metadata, self._sender = producer._metadata, producer._sender
         self._known: dict[str, Partitions] = {}
         self._known_of: Any = None
-        """The client's partitions that these were taken from: it makes a new dict with each metadata answer."""
-        self.wait_on_metadata: Any = (
-            producer._wait_on_metadata
-        )  # makes the client learn a topic's partitions, and waits
-        self.wakeup: Any = producer._sender.wakeup  # makes the client's thread handle what was put in
+        """The client's dict that ``_known`` was read from; each metadata response makes a new one."""
+        self.wait_on_metadata: Any = producer._wait_on_metadata  # requests a topic's metadata, and waits
+        self.wakeup: Any = producer._sender.wakeup  # makes the client's thread check the queue
 
     def partitions(self, topic: str) -> Partitions | None:
-        """Return a topic's partitions as the client knows them; None if it knows none."""
+        """Return a topic's partitions; None: unknown to the client."""
         if self._known_of is not self._metadata._partitions:
             self._known_of, self._known = self._metadata._partitions, {}
         known = self._known.get(topic)
@@ -59,25 +55,25 @@ class BatchQueue:
         return known
 
     def ask_for(self, topic: str) -> None:
-        """Make the client learn a topic's partitions, without waiting.
+        """Request a topic's metadata without waiting.
 
         Raises:
-            ValueError: no topic can have this name.
+            ValueError: an invalid topic name.
         """
         self._sender.add_topic(topic)
         self._metadata.request_update()
         self.wakeup()
 
     def is_denied(self, topic: str) -> bool:
-        """Return whether the brokers have said that this client may not see a topic."""
+        """Return whether the brokers deny access to a topic."""
         return topic in self._metadata.unauthorized_topics
 
     def was_answered(self, since: float) -> bool:
-        """Return whether a broker has listed topics since that moment of the monotonic clock."""
+        """Return whether metadata have arrived since that time of the monotonic clock."""
         return bool(self._metadata._last_successful_refresh_ms >= since * 1000)
 
     def batch(self, tp: TopicPartition, records: list[bytes], first_ms: int, last_ms: int, size_max: int) -> Any:
-        """Return the client's kind of batch with these records, which is in no queue yet."""
+        """Return a batch of the client's class with these records."""
         made = MemoryRecordsBuilder(FORMAT, self._accumulator.config["compression_attrs"], size_max)
         made._next_offset = count = len(records)
         builder = made._builder
@@ -87,10 +83,10 @@ class BatchQueue:
         return ProducerBatch(tp, made)
 
     def put(self, tp: TopicPartition, batch: Any) -> None:
-        """Do what ``RecordAccumulator.append`` does for a new batch, with all of its records at once.
+        """Queue a batch, like ``RecordAccumulator.append`` with all of its records at once.
 
         Raises:
-            KafkaError: for a transactional producer: no transaction is open, or the producer has failed.
+            KafkaError: a transactional producer has no open transaction, or has failed.
         """
         accumulator = self._accumulator
         if self._is_transactional:
@@ -106,29 +102,29 @@ class BatchQueue:
             accumulator._appends_in_progress.decrement()
 
 
-# --- Batches that are split, and a flush that waits for them without end ---
+# --- A flush waits for split batches until it times out ---
 
 
 class HearsSplits(Protocol):
-    """Hears where records of a batch go."""
+    """Follows the records of a batch that is split."""
 
     def moved(self, place: int, future: Any) -> None:
-        """A record, by its place in the batch as it was made, is in the batch with this future now."""
+        """Called when the record at ``place`` of the original batch moves to the batch with this future."""
 
 
 class _Handle(NamedTuple):
-    """What the client takes for the future of one record."""
+    """Stands in for the client's future of one record."""
 
     answer: HearsSplits
     place: int
 
     def rebind(self, future: Any, index: int) -> None:
-        """Called by the client: the record is in that batch now."""
+        """Called by the client when the record moves to another batch."""
         self.answer.moved(self.place, future)
 
 
 class Handles(Sequence[_Handle]):
-    """One handle per record, made only when the client splits the batch, which is rare."""
+    """One handle per record, made only if the client splits the batch."""
 
     def __init__(self, answer: HearsSplits, count: int) -> None:
         self._answer, self._count = answer, count
@@ -141,28 +137,27 @@ class Handles(Sequence[_Handle]):
 
 
 def report_splits(batch: Any, answer: HearsSplits, count: int) -> None:
-    """Have ``answer.moved`` called for each record of a batch that is split.
+    """Call ``answer.moved`` for each record of a batch that is split.
 
-    Wrong: the client splits a batch that a topic finds too large. Each record gets another batch, half as large, and
-        the old one has no answer any more. The client's ``flush`` waits for batches, so for one that is split meanwhile
-        it waits until its time is over; ours waits between ``flushing``'s begin and end.
-    Goes when: ``flush`` waits for the parts of a split batch, and batches enter by ``send``.
+    Wrong: the client splits a batch that exceeds a topic's limit into batches half as large, and never answers the old
+        one. The client's ``flush`` waits for it until it times out; ours waits for records, within ``flushing``.
+    Goes when: ``flush`` waits for the parts of a split batch, and ``send`` accepts batches.
     """
     batch._record_futures = Handles(answer, count)
 
 
 def call_back(future: Any, answered: Callable[[Any], None], failed: Callable[[BaseException], None]) -> None:
-    """Have the answer to a batch, or its error, handed on."""
+    """Add callbacks for a batch's answer and error."""
     future._add_cb_eb(answered, failed)
 
 
 def records_of(batch: Any) -> list[Any]:
-    """Return the records of a batch that was sent, with timestamp, key, value and headers."""
+    """Return the records of a sent batch, with timestamp, key, value and headers."""
     return [record for part in MemoryRecords(batch.records.buffer()) for record in part]
 
 
 def retries_of(batch: Any) -> int:
-    """Return how often a batch was sent again as it is."""
+    """Return how often a whole batch was sent again."""
     found: int = batch.attempts
     return found
 
@@ -171,13 +166,13 @@ BYSTANDER = "it was part of a batch which had one more"
 
 
 def is_bystander(error: BaseException) -> bool:
-    """Return whether a record was refused only because of others in its batch, as the client words it."""
+    """Return whether a record was refused only because of others in its batch, by the client's message."""
     return type(error) is errors.KafkaError and BYSTANDER in str(error)
 
 
 @contextmanager
 def flushing(producer: Any) -> Iterator[None]:
-    """Let nothing linger while this lasts."""
+    """Make the client send without lingering inside the block."""
     accumulator = producer._accumulator
     accumulator.begin_flush()
     try:
@@ -187,19 +182,19 @@ def flushing(producer: Any) -> Iterator[None]:
         accumulator._flushes_in_progress.decrement()
 
 
-# --- Records that are given up without a reason ---
+# --- Records expire without a reason ---
 
 NO_REPLICAS = (errors.NotEnoughReplicasError, errors.NotEnoughReplicasAfterAppendError)
 
 
 def keep_reasons(producer: Any) -> None:
-    """Make the last answer the cause (``__cause__``) of the error with which a batch expires.
+    """Make the last error the cause (``__cause__``) of the one with which a batch expires.
 
-    If it is about replicas, the client's metadata are refreshed, and the next such error names the replicas in sync.
+    After an error about replicas, the client's metadata are refreshed, and the next such error names the in-sync ones.
 
-    Wrong: a batch that is retried until its time is over fails with "Expiring 1 record(s) …", whatever the brokers have
-        answered meanwhile: that too few replicas are in sync, or that they do not lead the partition.
-    Goes when: the error of an expired batch tells the last answer.
+    Wrong: a batch that is retried until it expires fails with "Expiring 1 record(s) …", without the brokers' errors,
+        such as too few in-sync replicas, or a broker that does not lead the partition.
+    Goes when: the error of an expired batch includes the last one.
     """
     metadata, dispatch = producer._metadata, producer._sender._dispatch_error
 
@@ -229,17 +224,16 @@ def _brokers(numbers: list[int]) -> str:
     return f"{noun} {', '.join(map(str, numbers))}" if numbers else "none"
 
 
-# --- A close that leaves its thread alive for ever ---
+# --- A close leaves its thread running forever ---
 
 JOIN_S = 1.0
 
 
 def abandon(producer: Any) -> None:
-    """Release a producer at once, and drop what it has not sent.
+    """Release a producer at once, and drop its unsent records.
 
-    Wrong: ``close`` begins with a flush, and one that times out ends the close there: the producer's thread stays, and
-        keeps trying.
-    Goes when: ``close`` ends the thread also when its flush has timed out.
+    Wrong: ``close`` begins with a flush; if that times out, the producer's thread stays and keeps retrying.
+    Goes when: ``close`` ends the thread also after a timeout of its flush.
     """
     producer._sender.force_close()
     producer._sender.join(JOIN_S)

@@ -1,4 +1,4 @@
-"""Idempotent and transactional producers: errors that end them, ids that they lose, and waits without end."""
+"""Idempotent and transactional producers: fatal errors, lost ids, and waits without a timeout."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from typing import Any
 from kafka import errors
 from kafka.producer.transaction_manager import TransactionState
 
-# --- A refused record that ends its producer ---
+# --- A refused record ends its producer ---
 
 FATAL = (
     errors.ClusterAuthorizationFailedError, errors.TransactionalIdAuthorizationFailedError,
     errors.ProducerFencedError, errors.InvalidTxnStateError, errors.UnsupportedVersionError,
     errors.SaslAuthenticationFailedError,
 )  # fmt: skip
-"""Errors that another producer would have too."""
+"""Errors that another producer would get too."""
 REFUSALS = (
     errors.MessageSizeTooLargeError, errors.RecordListTooLargeError, errors.InvalidRecordError,
     errors.InvalidTimestampError, errors.InvalidTopicError, errors.TopicAuthorizationFailedError,
@@ -25,19 +25,19 @@ REFUSALS = (
 
 
 def go_on_after_refusals(producer: Any) -> None:
-    """Let an idempotent producer go on after a batch that the broker refused; in a transaction, after its abort.
+    """Let an idempotent producer continue after the broker refused a batch; in a transaction, after its abort.
 
-    After a refusal nothing of the batch is in the log, and only one batch of a partition is ever in flight (idempotent
-    producers mute a partition meanwhile): the next one takes its sequence numbers. A batch that was sent before is
-    different: that attempt may have been written, and the broker would drop the next batch as its repetition. Then, and
-    if an error does not say whether anything was written, a new epoch is begun. In a transaction the client would leave
-    a gap in the sequence numbers; here it is as above, or the producer is over and its owner makes another. Batches of
-    the transaction that were not sent get an error of their own, with the refused one's for its cause.
+    After a refusal nothing of the batch is in the log, and a partition has only one batch in flight (idempotent
+    producers mute it meanwhile): the next batch reuses the sequence numbers. If the batch was sent before, that attempt
+    may have been written, and the broker would drop the next batch as a duplicate. Then, and if an error leaves open
+    whether anything was written, a new epoch begins. In a transaction, in which the client would leave a gap in the
+    sequence numbers, the same rule applies, or the producer is over and its owner makes another. Unsent batches of the
+    transaction get an error of their own, caused by the refused batch's.
 
-    Wrong: an idempotent producer takes any error that is not worth a retry for the end: a record that is too large, a
-        topic without the right to write. In its fatal state it answers all other batches with that error, also those
-        in flight that may have been written. Kafka's Java client goes on.
-    Goes when: ``classify_batch_error`` distinguishes refusals from the end.
+    Wrong: an idempotent producer treats every non-retriable error as fatal, such as a record that is too large, or a
+        denied topic. It then fails all other batches with that error, even those in flight that may have been written.
+        Kafka's Java client continues.
+    Goes when: ``classify_batch_error`` distinguishes refusals from fatal errors.
     """
     manager = producer._transaction_manager
     if manager is None:
@@ -55,7 +55,7 @@ def go_on_after_refusals(producer: Any) -> None:
         found = classify(error, batch, log_start_offset)
         kind = error if isinstance(error, type) else type(error)
         if found == manager.ERROR_CLASS_RETRIABLE and manager.is_transactional():
-            return otherwise  # the batch fails all the same, its time is over: a commit would go without it
+            return otherwise  # the batch expires anyway: a commit would lack it
         if found == manager.ERROR_CLASS_RETRIABLE or issubclass(kind, FATAL):
             return found
         if issubclass(kind, REFUSALS) and not batch.in_retry() and batch.has_sequence:
@@ -67,7 +67,7 @@ def go_on_after_refusals(producer: Any) -> None:
 
 
 def _blame_one(accumulator: Any) -> None:
-    """Give batches that are dropped because another one of their transaction was refused an error of their own."""
+    """Give a separate error to batches dropped because another batch of the transaction was refused."""
     stock = accumulator.abort_undrained_batches
 
     def abort(error: Any) -> None:
@@ -80,24 +80,24 @@ def _blame_one(accumulator: Any) -> None:
 
 
 def is_over(producer: Any) -> bool:
-    """Return whether a producer answers everything with the same error from now on."""
+    """Return whether a producer has a fatal error."""
     manager = producer._transaction_manager
     return manager is not None and manager.has_fatal_error()
 
 
-# --- A producer that loses its id and never gets another ---
+# --- A producer loses its id and never gets another ---
 
 
 def ask_for_another_id(producer: Any) -> None:
-    """Let an idempotent producer that has dropped its id go on with another, or with another epoch.
+    """Let an idempotent producer that has dropped its id continue with a new id or epoch.
 
-    A new epoch is begun, as after other errors that do not say whether anything was written; if the brokers have no
-    such request, the producer returns to its first state. In a transaction nothing is done: the producer is over.
+    It begins a new epoch, or, if the brokers do not support that, returns to its initial state. In a transaction
+    nothing is done: the producer is over.
 
     Wrong: when a batch that was sent before expires, an idempotent producer drops its id (``reset_producer_id``), to
-        get a new one before it sends anything else. But it asks for one only in its first state, which is over: it
-        sends nothing any more, expires nothing, and says nothing. In a transaction the same call raises in its thread.
-    Goes when: ``reset_producer_id`` asks for a new id.
+        request a new one before it sends anything else. But it requests one only in its initial state: it never sends,
+        expires or logs anything again. In a transaction the same call raises in its thread.
+    Goes when: ``reset_producer_id`` requests a new id.
     """
     manager = producer._transaction_manager
     if manager is None:
@@ -116,18 +116,18 @@ def ask_for_another_id(producer: Any) -> None:
     manager.reset_producer_id = begin_anew
 
 
-# --- A producer that a broker's silence ends for good ---
+# --- A broker's silence ends a producer ---
 
 
 def ask_again_after_silence(producer: Any) -> None:
-    """Let an idempotent or transactional producer ask again if a request got no answer.
+    """Make an idempotent or transactional producer retry an unanswered request.
 
-    An error that passes (a time-out, a node that is not ready) counts as a broken connection.
+    A retriable error (a timeout, a node that is not ready) counts as a broken connection.
 
-    Wrong: if a request for a producer's id, or of a transaction, gets no answer in time (30 s), the producer is in its
-        fatal state ("Could not execute transactional request for unknown reasons"): all batches fail, also those that
-        other brokers would take. Only a connection that breaks lets it ask again.
-    Goes when: ``TxnRequestHandler.on_complete`` asks again after retriable errors.
+    Wrong: if a request for a producer's id, or of a transaction, times out (30 s), the producer has a fatal error
+        ("Could not execute transactional request for unknown reasons"): all batches fail, even for other brokers. It
+        retries only after a broken connection.
+    Goes when: ``TxnRequestHandler.on_complete`` retries after retriable errors.
     """
     manager = producer._transaction_manager
     if manager is None:
@@ -151,18 +151,18 @@ def _hearing(on_complete: Any) -> Any:
     return take
 
 
-# --- Ends of transactions that are waited for without end ---
+# --- Ending a transaction has no timeout ---
 
 
 def end(producer: Any, *, commit: bool, timeout_s: float) -> None:
     """Commit or abort the open transaction.
 
-    Wrong: ``commit_transaction``, ``abort_transaction`` and ``send_offsets_to_transaction`` wait for their answer
-        without limit: a broker that is away holds the caller's thread. And only ``send`` adds a partition.
-    Goes when: these methods take a time-out, as Java's do.
+    Wrong: ``commit_transaction``, ``abort_transaction`` and ``send_offsets_to_transaction`` wait without limit: a dead
+        broker blocks the caller's thread. And only ``send`` adds a partition.
+    Goes when: these methods take a timeout, as Java's do.
 
     Raises:
-        KafkaTimeoutError: no answer: it may have taken effect, or may do so later.
+        KafkaTimeoutError: no answer: the request may have taken effect, or may do so later.
         KafkaError: the brokers refuse, or the producer has failed.
     """
     manager = producer._transaction_manager
@@ -170,7 +170,7 @@ def end(producer: Any, *, commit: bool, timeout_s: float) -> None:
 
 
 def send_offsets(producer: Any, offsets: Mapping[Any, Any], group: Any, timeout_s: float) -> None:
-    """Make offsets of a consumer group part of the transaction; raises as :func:`end`."""
+    """Add a consumer group's offsets to the transaction; raises like :func:`end`."""
     _wait(producer, lambda: producer._transaction_manager.send_offsets_to_transaction(offsets, group), timeout_s)
 
 
@@ -185,13 +185,13 @@ def _wait(producer: Any, ask: Callable[[], Any], timeout_s: float) -> None:
 
 
 def is_transactional(producer: Any) -> bool:
-    """Return whether what a producer sends is part of transactions."""
+    """Return whether a producer is transactional."""
     manager = producer._transaction_manager
     return manager is not None and bool(manager.is_transactional())
 
 
 def identity(producer: Any) -> tuple[int, int]:
-    """Return the id and the epoch under which the brokers know a transactional producer."""
+    """Return the producer id and epoch of a transactional producer."""
     found = producer._transaction_manager.producer_id_and_epoch
     return found.producer_id, found.epoch
 
@@ -200,8 +200,8 @@ def add_partition(producer: Any, partition: Any) -> None:
     """Add a partition to the open transaction.
 
     Raises:
-        TransactionAbortedError: the transaction can only be aborted; its cause is the error that a batch met before.
-        KafkaError: none is open, or the producer has failed; the error is that of its failure.
+        TransactionAbortedError: the transaction can only be aborted, because of an earlier batch's error (its cause).
+        KafkaError: no transaction is open, or the producer has failed (with its error).
     """
     manager = producer._transaction_manager
     try:
