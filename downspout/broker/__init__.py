@@ -1,7 +1,7 @@
 """A real Kafka on this machine: one broker, or a cluster of several.
 
 To change how the embedded broker starts: embedded.py
-To change how several nodes form a cluster: cluster.py
+To change how nodes form a cluster: cluster.py
 """
 
 from __future__ import annotations

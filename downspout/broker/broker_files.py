@@ -1,9 +1,9 @@
-"""The files in an embedded broker's directory, and how a protected broker is set up.
+"""The files in an embedded broker's directory, and the setup of a protected broker.
 
 ==================== ===========================================================================================
 ``lock``             held by the broker itself as long as it lives (see ``downspout.system.files``)
-``cluster.json``     the cluster's id and the last port: what makes it the same cluster after a restart
-``broker.json``      the running broker: host, port, pid, birth of the process, cluster id; written when it answers
+``cluster.json``     the cluster's id and the last port, kept across restarts
+``broker.json``      the running broker: host, port, pid, start of the process, cluster id; written when it answers
 ``server.properties````log4j2.properties``: written anew at each start
 ``data/``            Kafka's own
 ``logs/``            ``server.log`` (Kafka's log, rolled) and ``console.log`` (output of the JVM itself)
@@ -12,12 +12,11 @@
                      of the one user, ``downspout``
 ==================== ===========================================================================================
 
-Everything belongs to its owner alone (0700, 0600): it holds records, and ``broker.json`` names the process that the
-next stop ends. Kafka runs inside the directory, so its configuration names no path that would have to be escaped.
+Only the owner has access (0700, 0600): the files hold records, and ``broker.json`` names the process that the next stop
+ends. Kafka runs inside the directory, so its configuration contains no path to escape.
 
-Protection is chosen when the directory is made, and stays. Between broker and controller, which are one process, TLS is
-spoken with certificates on both sides: the controller's port is as closed as the broker's. Passwords are random, and no
-program gets one on its command line.
+Protection is fixed when the directory is made. Broker and controller use mutual TLS, though they are one process, so
+the controller's port is protected, too. Passwords are random, and never on a command line.
 """
 
 from __future__ import annotations
@@ -54,15 +53,15 @@ OURS = frozenset(
         "security",
     }
 )
-"""What is in the directory."""
+"""The content of the directory."""
 
-BROKER, CONTROLLER, BOTH = "broker", "controller", "broker,controller"  # What a node is
+BROKER, CONTROLLER, BOTH = "broker", "controller", "broker,controller"  # Roles of a node
 
 RECORD_BYTES_MAX = 16 * 1024 * 1024
 FOREVER_MS = 100 * 365 * 24 * 3600 * 1000
 
 JVM_FLAGS = (
-    "-XX:TieredStopAtLevel=1",  # starts in half the time; a broker mostly copies bytes
+    "-XX:TieredStopAtLevel=1",  # halves the start time; a broker mostly copies bytes
     "-XX:+UseSerialGC",
     "-Xms64m",
     "-Xmx256m",
@@ -72,7 +71,7 @@ JVM_FLAGS = (
     "-Dlog4j2.configurationFile=log4j2.properties",
 )
 
-# Without its shutdown hook: it would silence the log while the broker is still shutting down.
+# The shutdown hook would silence the log while the broker is still shutting down.
 LOG4J = """\
 status = error
 shutdownHook = disable
@@ -97,9 +96,9 @@ logger.requests.level = warn
 def server_properties(
     port: int, controller_port: int, overrides: Mapping[str, str] | None = None, roles: str = BOTH
 ) -> str:
-    """Return the configuration of a single broker that is its own controller, reachable from this machine alone.
+    """Return the configuration of a node that listens on the loopback address only.
 
-    With other ``roles`` it is a broker whose controller is elsewhere, or a controller alone.
+    By default it is broker and controller; ``roles`` can limit it to one of these.
 
     >>> "listeners=PLAINTEXT://127.0.0.1:20001,CONTROLLER://127.0.0.1:20002" in server_properties(20001, 20002)
     True
@@ -114,7 +113,7 @@ def server_properties(
         "advertised.listeners": controller if roles == CONTROLLER else broker,
         "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT",
         "log.dirs": "data",
-        # one node: nothing can be replicated
+        # one node cannot replicate
         "default.replication.factor": "1",
         "min.insync.replicas": "1",
         "offsets.topic.replication.factor": "1",
@@ -122,25 +121,25 @@ def server_properties(
         "transaction.state.log.min.isr": "1",
         "share.coordinator.state.topic.replication.factor": "1",
         "share.coordinator.state.topic.min.isr": "1",
-        # one user: few partitions of the internal topics start faster
+        # with few partitions, the internal topics start faster
         "offsets.topic.num.partitions": "4",
         "transaction.state.log.num.partitions": "4",
         "share.coordinator.state.topic.num.partitions": "4",
         "group.initial.rebalance.delay.ms": "0",
-        # After `kill -9` the controller refuses the broker until its former session has run out (9 s by default), and
-        # the broker asks after 0.1, 0.3, 0.7, 1.5, 3.1 … s.
+        # After `kill -9` the controller refuses the broker until its old session expires (by default 9 s), and the
+        # broker retries after 0.1, 0.3, 0.7, 1.5, 3.1 … s.
         "broker.heartbeat.interval.ms": "500",
         "broker.session.timeout.ms": "2500",
         "group.min.session.timeout.ms": "500",
-        # a misspelt topic is an error, and a record of 5 MiB is none
+        # a misspelt topic is an error; a record of 5 MiB is not
         "auto.create.topics.enable": "false",
         "message.max.bytes": str(RECORD_BYTES_MAX),
         "replica.fetch.max.bytes": str(RECORD_BYTES_MAX),
-        # Retention and rolling go by the records' own timestamps: flights of 2013 would be deleted at once, and a year
-        # of them in event-time order would be cut into a segment per week.
+        # Retention and rolling use the records' own timestamps: flights of 2013 would be deleted at once, and a year
+        # of them in event-time order would be split into weekly segments.
         "log.retention.ms": "-1",
         "log.roll.ms": str(FOREVER_MS),
-        # small: 256 MiB of heap are for everything
+        # fits into the heap of 256 MiB
         "log.cleaner.dedupe.buffer.size": str(8 * 1024 * 1024),
         "num.network.threads": "2",
         "num.io.threads": "4",
@@ -152,7 +151,7 @@ def server_properties(
 
 @dataclass(frozen=True)
 class ClusterFile:
-    """What makes it the same cluster after a restart."""
+    """The identity of a cluster across restarts."""
 
     cluster_id: str
     port: int | None = None
@@ -161,7 +160,7 @@ class ClusterFile:
 
 @dataclass(frozen=True)
 class Broker:
-    """A broker that answers, or did when this was written."""
+    """A broker that answered when this was written."""
 
     host: str
     port: int
@@ -176,17 +175,17 @@ class Broker:
 
     @property
     def process(self) -> ProcessIdentity:
-        """The process that it is."""
+        """Its process."""
         return ProcessIdentity(self.pid, self.birth)
 
     @property
     def is_alive(self) -> bool:
-        """Whether that very process still runs (not another one that was given its id)."""
+        """Whether that process still runs, not another one with its pid."""
         return self.process.is_alive
 
 
 def new_cluster_id() -> str:
-    """Return an id in Kafka's form: a random UUID in URL-safe base64, never with a leading dash.
+    """Return an id in Kafka's format: a random UUID in URL-safe base64, without a leading dash.
 
     >>> len(new_cluster_id())
     22
@@ -198,20 +197,20 @@ def new_cluster_id() -> str:
 
 
 def read_cluster(directory: Path) -> ClusterFile | None:
-    """Return what ``cluster.json`` says, or None where there is none that can be read."""
+    """Read ``cluster.json``; None: missing or unreadable."""
     found: ClusterFile | None = _read(directory / "cluster.json", ClusterFile)
     return found
 
 
 def read_broker(directory: Path) -> Broker | None:
-    """Return what ``broker.json`` says of a process that still runs; a stale file counts as none."""
+    """Read ``broker.json``; None: no running broker."""
     broker: Broker | None = _read(directory / "broker.json", Broker)
-    # The file is stale after ``kill -9`` or a power cut: its process is gone, or its id belongs to another process.
+    # After ``kill -9`` or a power cut the file is stale: its process is gone, or another one has its pid.
     return broker if broker is not None and broker.is_alive else None
 
 
 def read_ports(directory: Path, count: int) -> list[int] | None:
-    """Return the ports that a cluster had, if it had so many: those for clients, then those of the controllers."""
+    """Return a cluster's previous ports, if there were ``count``: first for clients, then for controllers."""
     try:
         ports = json.loads((directory / "ports.json").read_text(encoding="utf-8"))["ports"]
     except (OSError, ValueError, KeyError, TypeError):
@@ -228,7 +227,7 @@ def _read(path: Path, kind: type[Any]) -> Any:
 
 
 def write(directory: Path, what: ClusterFile | Broker) -> None:
-    """Write ``cluster.json`` or ``broker.json``, so that a reader sees the whole old or new one."""
+    """Replace ``cluster.json`` or ``broker.json`` atomically."""
     name = "cluster.json" if isinstance(what, ClusterFile) else "broker.json"
     replace_json(directory / name, asdict(what), 0o600)
 
@@ -238,37 +237,37 @@ def write(directory: Path, what: ClusterFile | Broker) -> None:
 
 PROTOCOLS = {"plaintext": "PLAINTEXT", "ssl": "SSL", "sasl_plaintext": "SASL_PLAINTEXT", "sasl_ssl": "SASL_SSL"}
 BY_OPTIONS = {(False, False): None, (True, False): "ssl", (False, True): "sasl_plaintext", (True, True): "sasl_ssl"}
-"""What ``--tls`` and ``--sasl`` stand for; without both: whatever the directory was made with."""
+"""The protocol of ``--tls`` and ``--sasl``; without both: the directory's own."""
 MECHANISM = "SCRAM-SHA-256"
 USER = "downspout"
 FOLDER = "security"
 VALID_DAYS = 3650
 KEYTOOL_S_MAX = 60.0
 KEYTOOL = "java.base/sun.security.tools.keytool.Main"
-"""The program ``keytool``: every Java can run it, also one that has no such program beside it."""
+"""The main class of ``keytool``, which also works in a Java without that program."""
 
 
 @dataclass(frozen=True)
 class Security:
-    """How the broker of a directory is protected."""
+    """The protection of a directory's broker."""
 
-    directory: Path  # of the broker
-    protocol: str = "PLAINTEXT"  # of Kafka: PLAINTEXT, SSL, SASL_PLAINTEXT or SASL_SSL
-    mechanism: str = ""  # of SASL; empty without it
+    directory: Path
+    protocol: str = "PLAINTEXT"  # PLAINTEXT, SSL, SASL_PLAINTEXT or SASL_SSL
+    mechanism: str = ""  # of SASL, if used
 
     @property
     def folder(self) -> Path:
-        """Where the files are."""
+        """The folder of the security files."""
         return self.directory / FOLDER
 
     @property
     def is_open(self) -> bool:
-        """Whether everybody on this machine may enter."""
+        """Whether it has no protection: everybody on this machine can connect."""
         return self.protocol == "PLAINTEXT"
 
     @property
     def settings(self) -> dict[str, str]:
-        """What a client needs, in kafka-python's spelling; the password is a reference to its file."""
+        """A client's kafka-python properties; the password is a reference to its file."""
         if self.is_open:
             return {}
         found = {"security_protocol": self.protocol}
@@ -282,18 +281,18 @@ class Security:
 
     @property
     def client_hint(self) -> str:
-        """What a client needs, for ``downspout.toml``; empty: nothing."""
+        """A client's properties for ``downspout.toml``; empty: none needed."""
         lines = [f"{name} = {json.dumps(value)}" for name, value in self.settings.items()]
         head = ["", "kafka.bootstrap = embedded needs no settings; other clients need", "[kafka.client]"]
         return "\n".join([*head, *lines]) if lines else ""
 
     @property
     def client(self) -> dict[str, Any]:
-        """What a client needs, with the password itself. Raises ConfigError: the file of the password is gone."""
+        """A client's properties, with the password itself. Raises ConfigError: its file is missing."""
         return resolve_client(self.settings)
 
     def properties(self, port: int, controller_port: int) -> dict[str, str]:
-        """Return settings of the broker, in place of or besides those of an open one; they hold secrets."""
+        """Return settings that override or extend those of an open broker; they hold secrets."""
         if self.is_open:
             return {}
         listener = self.protocol
@@ -324,7 +323,7 @@ class Security:
         }
 
     def format_arguments(self) -> list[str]:
-        """Return what formatting the directory needs besides; it holds a secret."""
+        """Return further arguments for formatting the directory; they hold a secret."""
         if not self.mechanism.startswith("SCRAM"):
             return []
         password = _secret(self.folder / "password")
@@ -332,7 +331,7 @@ class Security:
 
 
 def read_security(directory: Path) -> Security:
-    """Return how the broker of a directory is protected; one that says nothing of it is open."""
+    """Read the protection of a directory's broker; without ``security.json`` it is open."""
     path = directory / FOLDER / "security.json"
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
@@ -346,13 +345,13 @@ def read_security(directory: Path) -> Security:
 
 
 def decide(directory: Path, protocol: str | None, mechanism: str | None, *, java: Path, is_new: bool) -> Security:
-    """Return how a broker is protected that is about to start, with all files that it needs.
+    """Return the protection of a broker that is about to start; make the files of a new one.
 
-    ``protocol`` and ``mechanism`` are None where any will do: as it is, and open where it is new.
+    Without ``protocol`` and ``mechanism``, an existing directory keeps its own, and a new one is open.
 
     Raises:
-        ConfigError: no such protocol or mechanism.
-        BrokerError: the directory's is another, or the certificate cannot be made.
+        ConfigError: an unknown protocol or mechanism.
+        BrokerError: the directory has another, or the certificate cannot be made.
         OSError: the directory cannot be written to.
     """
     if is_new:
@@ -364,10 +363,11 @@ def decide(directory: Path, protocol: str | None, mechanism: str | None, *, java
 
 
 def check_wanted(directory: Path, protocol: str | None, mechanism: str | None) -> Security:
-    """Return how the broker of a directory is protected, which was made before.
+    """Return the protection of an existing directory's broker.
 
     Raises:
-        ConfigError: no such protocol or mechanism.
+        ConfigError: an unknown protocol or mechanism.
+        BrokerError: the directory has another.
     """
     wanted, found = _wanted(directory, protocol, mechanism), read_security(directory)
     if protocol is not None and wanted != found:
@@ -394,7 +394,7 @@ def _name(security: Security) -> str:
 
 
 def _make(security: Security, java: Path) -> None:
-    """Write all files of a new broker; what an earlier attempt left is replaced."""
+    """Write all security files of a new broker, replacing those of an earlier attempt."""
     shutil.rmtree(security.folder, ignore_errors=True)
     security.folder.mkdir(mode=0o700)
     make_keystore(security.folder, java)
@@ -405,9 +405,9 @@ def _make(security: Security, java: Path) -> None:
 
 
 def make_keystore(folder: Path, java: Path, *, start: str = "-1d", days: int = VALID_DAYS) -> None:
-    """Make a key, and a certificate for the loopback address that is its own authority.
+    """Make a key, and a self-signed certificate for the loopback address; replace existing files.
 
-    Files of a former one are replaced. ``start`` is when it becomes valid, relative to now, as keytool takes it.
+    ``start`` is the begin of its validity, relative to now, in keytool's format.
 
     Raises:
         BrokerError: keytool fails.
@@ -449,12 +449,12 @@ def _secret(path: Path) -> str:
 
 
 def write_private(path: Path, text: str) -> None:
-    """Write a file of Java's, which reads no other letters than Latin-1, and which may hold secrets."""
+    """Write a file for Java, which reads Latin-1 only, and which may hold secrets."""
     files.write(path, text.encode("latin-1", "backslashreplace"))
 
 
 def argument_file(path: Path, arguments: list[str]) -> str:
-    """Write arguments of Java where its launcher finds them, and return what stands for them.
+    """Write an argument file for Java's launcher, and return the argument that names it.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:

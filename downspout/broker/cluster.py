@@ -1,13 +1,13 @@
-"""Several embedded brokers that make one cluster, which shows what happens when a leader dies.
+"""A cluster of several embedded brokers, for tests in which a leader dies.
 
-Each node is an :class:`~downspout.broker.embedded.EmbeddedKafka` with a directory of its own (``node-1``, ``node-2``
-…), and broker and controller in one process. Topics have a replica on up to three nodes, and a write with ``acks=all``
-needs two of them: so with three nodes any one may be killed, and nothing that was acknowledged is lost.
+Each node is an :class:`~downspout.broker.embedded.EmbeddedKafka` in a directory of its own (``node-1``, ``node-2`` …),
+with broker and controller in one process. Topics have up to three replicas, and a write with ``acks=all`` needs two of
+them: of three nodes any one may be killed, and no acknowledged record is lost.
 
-The nodes find each other by their ports, which therefore stay the same while the cluster runs. Where another process
-has taken one of them between two runs, all move to new ones. The controllers elect one of them by majority: a single
-node of three, started alone, waits for a second one. So two of three must not be paused either, unless the controller
-is apart: a process of its own (``controller``), which decides whoever of the brokers is away.
+The nodes find each other by their ports, which stay the same while the cluster runs. If another process has taken one
+between two runs, all get new ports. The controllers elect a leader by majority: one node of three, started alone, waits
+for a second one. So two of three must not be paused either, unless the controller is apart: a process of its own
+(``controller``), which works without any broker.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ from downspout.system.service import LocalService
 
 REPLICAS_MAX = 3
 OFFSETS_TOPIC = "__consumer_offsets"
-CONTROLLER, CONTROLLER_ID = "controller", 100  # Folder and number of a controller that is apart
+CONTROLLER, CONTROLLER_ID = "controller", 100  # Folder and node id of a separate controller
 
 
 class EmbeddedCluster(LocalService):
-    """A cluster of brokers on this machine; as a context manager it is started and stopped.
+    """A cluster of brokers on this machine; a ``with`` block starts and stops it.
 
     ::
 
@@ -54,13 +54,12 @@ class EmbeddedCluster(LocalService):
 
     def __init__(
         self,
-        directory: str | Path,  # where the nodes' directories are; made where it is missing
+        directory: str | Path,  # parent of the nodes' directories; made if missing
         nodes: int = 3,
         *,
-        # Kafka's own settings for each node, in addition to ours or instead of them
-        properties: dict[str, str] | None = None,
-        start_s_max: float = 2 * START_S_MAX,  # how long a start may take, in seconds; all nodes start at the same time
-        controller_apart: bool = False,  # the nodes are brokers alone, and one more process is their controller
+        properties: dict[str, str] | None = None,  # Kafka's settings for each node; they override ours
+        start_s_max: float = 2 * START_S_MAX,  # time limit of a start in seconds; all nodes start at the same time
+        controller_apart: bool = False,  # run the controller in a separate process
     ) -> None:
         if nodes < 1:
             raise ConfigError(f"a cluster has at least one node, not {nodes}", cure="nodes=3")
@@ -77,11 +76,11 @@ class EmbeddedCluster(LocalService):
 
     @property
     def nodes(self) -> dict[int, EmbeddedKafka]:
-        """The nodes by their ids, which count from 1; empty before the first start."""
+        """The nodes by id, from 1; empty before the first start."""
         return dict(self._nodes)
 
     def node(self, number: int) -> EmbeddedKafka:
-        """Return one node: ``kill()``, ``stop()`` and ``start()`` are about it alone."""
+        """Return one node, for ``kill()``, ``stop()`` and ``start()``."""
         try:
             return self._nodes[number]
         except KeyError:
@@ -90,12 +89,12 @@ class EmbeddedCluster(LocalService):
 
     @property
     def bootstrap(self) -> str:
-        """The addresses of all nodes, those that do not run at the moment too."""
+        """The addresses of all nodes, running or not."""
         return ",".join(f"{HOST}:{node.port}" for node in self._nodes.values())
 
     @property
     def alive(self) -> list[int]:
-        """The ids of the nodes whose processes run."""
+        """The ids of running nodes."""
         return [number for number, node in self._nodes.items() if _runs(node)]
 
     @property
@@ -103,13 +102,13 @@ class EmbeddedCluster(LocalService):
         return [*self._nodes.values(), *([self._controller] if self._controller else [])]
 
     def leader(self, topic: str, partition: int) -> int | None:
-        """Return the id of the node that leads a partition; None where it has no leader now."""
+        """Return the id of a partition's leader; None: no leader now."""
         number = KafkaCluster(self.bootstrap).leaders(topic).get(partition, -1)
         return number if number in self._nodes else None
 
     def coordinator(self, group: str) -> int | None:
-        """Return the id of the node that coordinates a consumer group; None where it has no coordinator now."""
-        # It is the leader of that partition of Kafka's own topic of commits which the group's name falls to.
+        """Return the id of a consumer group's coordinator; None: no coordinator now."""
+        # The coordinator leads the partition of the group's commits.
         leaders = KafkaCluster(self.bootstrap).leaders(OFFSETS_TOPIC)
         number = leaders.get(partition_of_group(group, len(leaders)), -1) if leaders else -1
         return number if number in self._nodes else None
@@ -117,13 +116,13 @@ class EmbeddedCluster(LocalService):
     # --- starting and ending ---
 
     def start(self) -> Self:
-        """Start the nodes that do not run, at the same time, and wait until they answer.
+        """Start the nodes that do not run, in parallel, and wait until they answer.
 
         Raises:
-            BrokerError: the directory is in use, or a node does not start; those that did are stopped again.
+            BrokerError: the directory is in use, or a node does not start; the others are stopped again.
         """
         if not any(map(_runs, self._all)):
-            if self._lock is None:  # before anything is written: two clusters here would move each other's ports
+            if self._lock is None:  # before writing: two clusters here would overwrite each other's ports
                 homes = map(self._home_name, range(1, self._count + 1))
                 self._lock = self._take({"lock", "ports.json", CONTROLLER, *homes})
             self._settle()
@@ -139,7 +138,7 @@ class EmbeddedCluster(LocalService):
         return self
 
     def stop(self) -> None:
-        """End all nodes in order, and unlock the directory."""
+        """Shut down all nodes, and unlock the directory."""
         self._each(list(self._nodes.values()), lambda node: node.stop())  # brokers first: they tell the controller
         self._each(self._all, lambda node: node.stop())
         if self._lock is not None:
@@ -147,7 +146,7 @@ class EmbeddedCluster(LocalService):
             self._lock = None
 
     def kill(self) -> None:
-        """End all nodes by ``kill -9``."""
+        """Kill all nodes with ``kill -9``."""
         for node in self._all:
             node.kill()
 
@@ -159,7 +158,7 @@ class EmbeddedCluster(LocalService):
         )
 
     def _settle(self) -> None:
-        """Give each node its directory and ports: those it had, unless one of them is taken."""
+        """Give each node its directory, and its previous ports unless one of them is taken."""
         numbers = range(1, self._count + 1)
         count = self._count + (1 if self._apart else self._count)
         known = broker_files.read_ports(self.directory, count)
@@ -219,14 +218,14 @@ class EmbeddedCluster(LocalService):
                 ("min.insync.replicas", "transaction.state.log.min.isr", "share.coordinator.state.topic.min.isr"),
                 needed,
             ),
-            # A dead follower keeps writes waiting for so long, 30 s by default.
+            # A dead follower delays writes for this long, by default 30 s.
             "replica.lag.time.max.ms": "5000",
             **self._properties,
         }
 
     @staticmethod
     def _each(nodes: list[EmbeddedKafka], action: Callable[[EmbeddedKafka], object]) -> None:
-        """Do it with all of them at once; raise the first error."""
+        """Call ``action`` for all nodes in parallel; raise the first error."""
         if not nodes:
             return
         pool = ThreadPoolExecutor(len(nodes), thread_name_prefix="embedded-kafka")

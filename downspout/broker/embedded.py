@@ -1,15 +1,14 @@
 """A real Kafka for one machine: one node, KRaft, no installation beyond a JVM.
 
-The jars come from :mod:`downspout.system.jars`. A directory holds one cluster; it keeps its id, its data and, if it is
-free, its port, from one start to the next, also after ``kill -9``.
+The jars come from :mod:`downspout.system.jars`. A directory holds one cluster; across restarts, even after ``kill -9``,
+it keeps its id, its data and, if still free, its port.
 
-Two processes must never run on one directory, so a file lock is taken before anything is written there. The broker
-inherits the open file that carries it, and we close our side once it answers: from then on the lock lives exactly as
-long as the broker, even if our process ends.
+Two brokers must never share a directory, so a file lock is taken before anything is written there. The broker inherits
+the locked file, and we close ours once it answers: from then on the lock lives exactly as long as the broker, even if
+our process ends.
 
-"It answers" means that the metadata of *our* cluster come back from the port, with the broker registered in it.
-Choosing a free port races with every other process of the machine, and the loser of that race would otherwise take the
-winner's broker for its own.
+"It answers" means that the port returns the metadata of *our* cluster, with the broker registered. Choosing a free port
+races with all other processes: without this check, the loser might mistake the winner's broker for its own.
 """
 
 from __future__ import annotations
@@ -44,12 +43,12 @@ from downspout.system.loopback import HOST
 from downspout.system.service import LocalService
 from downspout.system.waiting import Report, report_to_stderr, waiting
 
-START_S_MAX = 60.0  # A start takes 1 to 2 s, and was seen to take 14 s on a busy machine
+START_S_MAX = 60.0  # A start takes 1 to 2 s, and up to 14 s on a busy machine
 
 STOP_S_MAX = 20.0
 ATTEMPTS_MAX = 5
 
-_detached: list[subprocess.Popen[bytes]] = []  # referenced for ever: Python warns when it collects a running child
+_detached: list[subprocess.Popen[bytes]] = []  # kept, because Python warns when it collects a running child
 
 
 class _PortTaken(Exception):
@@ -58,10 +57,10 @@ class _PortTaken(Exception):
 
 @dataclass(frozen=True)
 class BrokerStatus:
-    """The state of the broker of a directory, and the process, if there is one.
+    """The state of a directory's broker.
 
-    ``state`` is ``running``; ``silent`` (the process lives and does not answer); ``starting`` (or another process holds
-    the lock); ``stopped``.
+    ``state`` is ``running``, ``silent`` (the process lives but does not answer), ``starting`` (or another process holds
+    the lock) or ``stopped``.
     """
 
     state: str
@@ -70,28 +69,28 @@ class BrokerStatus:
 
 
 class EmbeddedKafka(LocalService):
-    """The broker of one directory; as a context manager it is started and stopped."""
+    """The broker of one directory; a ``with`` block starts and stops it."""
 
     NAME = "Kafka"
     ERROR = BrokerError
 
     def __init__(
         self,
-        directory: str | Path,  # where the data, the logs and the configuration are; made where it is missing
-        port: int | None = None,  # the port it must have; None: the one it had before, or any free one
+        directory: str | Path,  # for data, logs and configuration; made if missing
+        port: int | None = None,  # None: the previous one, or any free one
         *,
-        # ``plaintext``, ``ssl``, ``sasl_plaintext`` or ``sasl_ssl``, chosen when the directory is made; None: as it was
-        # made, and plaintext at first. :attr:`client` is what clients need then.
+        # ``plaintext``, ``ssl``, ``sasl_plaintext`` or ``sasl_ssl``, fixed when the directory is made; None: the
+        # directory's own, or plaintext. Clients then need :attr:`client`.
         security: str | None = None,
         mechanism: str | None = None,  # of SASL: ``PLAIN``, ``SCRAM-SHA-256`` (default) or ``SCRAM-SHA-512``
-        # it survives our process. Otherwise it is stopped when our process ends, even by ``kill -9``.
+        # survive our process; otherwise the broker stops when our process ends, even by ``kill -9``
         detached: bool = False,
-        properties: Mapping[str, str] | None = None,  # Kafka's own settings, in addition to ours or instead of them
-        start_s_max: float = START_S_MAX,  # how long a start may take, in seconds
+        properties: Mapping[str, str] | None = None,  # Kafka's settings; they override ours
+        start_s_max: float = START_S_MAX,  # time limit of a start, in seconds
         clock: Clock = SYSTEM_CLOCK,
-        # where the other nodes of an :class:`~downspout.broker.cluster.EmbeddedCluster` find it
+        # for the other nodes of an :class:`~downspout.broker.cluster.EmbeddedCluster`
         controller_port: int | None = None,
-        roles: str = broker_files.BOTH,  # what it is there: broker and controller, or one of the two
+        roles: str = broker_files.BOTH,  # in that cluster: broker, controller, or both
     ) -> None:
         super().__init__(directory, clock)
         self.port = port
@@ -115,25 +114,25 @@ class EmbeddedKafka(LocalService):
 
     @property
     def bootstrap(self) -> str:
-        """The address of the running broker as ``host:port``."""
+        """The address of the running broker (``host:port``)."""
         return self.broker.bootstrap
 
     @property
     def security(self) -> Security:
-        """How the broker of this directory is protected."""
+        """The protection of this directory's broker."""
         return read_security(self.directory)
 
     @property
     def client(self) -> dict[str, Any]:
-        """What kafka-python needs to be let in, ``security_protocol`` and others, with the password; or nothing."""
+        """The kafka-python properties needed to connect, with the password; empty for plaintext."""
         return self.security.client
 
     def check_security(self) -> None:
-        """Raise a BrokerError if another protection is asked for than that with which the directory was made."""
+        """Raise a BrokerError if the directory was made with another protection."""
         check_wanted(self.directory, *self._wanted)
 
     def status(self) -> BrokerStatus:
-        """Return the state of the broker, whichever process started it; asks it, which takes at most 2 s."""
+        """Return the state of the broker, whichever process started it; takes at most 2 s."""
         if (broker := broker_files.read_broker(self.directory)) is not None:
             state = "running" if _answers(broker, self.directory) else "silent"
         else:
@@ -146,12 +145,12 @@ class EmbeddedKafka(LocalService):
         """Start the broker and wait until it answers.
 
         Args:
-            progress: is given a line every few seconds while that takes long: what is waited for. Called in a thread.
+            progress: called in a thread every few seconds during a long start, with a line that tells the step.
 
         Raises:
-            BrokerError: the directory is locked or cannot be written to, the demanded port is in use, or the broker
+            BrokerError: the directory is locked or cannot be written to, the requested port is in use, or the broker
                 ended or stayed silent (the message holds the end of its log).
-            MissingExtraError: no Java, or nothing to fetch the jars with.
+            MissingExtraError: no Java, or no way to fetch the jars.
         """
         library, program = jars.resolve("kafka", progress)[0].parent, find_java()
         lock = self._take(broker_files.OURS)
@@ -165,7 +164,7 @@ class EmbeddedKafka(LocalService):
             broker_files.write(self.directory, replace(cluster, port=broker.port, formatted=True))
             broker_files.write(self.directory, broker)
             if self.detached:
-                self._stop_watchdog()  # from now on anybody can find it, and stop it
+                self._stop_watchdog()  # from now on anybody can find and stop it
         except OSError as error:
             self._end_process()
             lock.release()
@@ -186,7 +185,7 @@ class EmbeddedKafka(LocalService):
         )
 
     def _prepare(self, command: list[str], java: Path) -> ClusterFile:
-        """Make the directory a cluster's own, once."""
+        """Format the directory for a cluster, unless that was done before."""
         (self.directory / "logs").mkdir(mode=0o700, exist_ok=True)
         (self.directory / "broker.json").unlink(missing_ok=True)  # we hold the lock: it is stale
         files.write(self.directory / "log4j2.properties", broker_files.LOG4J)
@@ -208,7 +207,7 @@ class EmbeddedKafka(LocalService):
     def _format(self, command: list[str], cluster: ClusterFile) -> None:
         arguments = ["kafka.tools.StorageTool", "format", "--ignore-formatted"]
         arguments += ["-t", cluster.cluster_id, "-c", "server.properties", *self._security.format_arguments()]
-        secret = self.directory / "format.args"  # on the command line everybody would see the password
+        secret = self.directory / "format.args"  # because everybody can read a command line
         format_command = [*command, argument_file(secret, arguments)]
         try:
             with self._console() as console:
@@ -262,7 +261,7 @@ class EmbeddedKafka(LocalService):
         log = self.directory / "logs" / "server.log"
         log_start = log.stat().st_size if log.exists() else 0
         with self._console() as console:
-            # A session of its own: Ctrl-C in our terminal must not take the broker down before we have drained.
+            # In its own session, so Ctrl-C in our terminal does not end the broker before we have drained.
             self._process = process.start_gated(
                 [*command, "kafka.Kafka", "server.properties"],
                 cwd=self.directory,
@@ -288,10 +287,10 @@ class EmbeddedKafka(LocalService):
                     raise _PortTaken
                 raise self._failed(f"ended while starting (exit code {code})")
             if self._roles == broker_files.CONTROLLER:
-                return not loopback.is_free(port)  # it answers brokers alone, and no question of a client
+                return not loopback.is_free(port)  # a controller does not answer clients
             try:
                 answer = address.ask(HOST, port, client=self._security.client)
-            except (OSError, address.NotKafkaError, RefusedError):  # a user, too, is known after a moment only
+            except (OSError, address.NotKafkaError, RefusedError):  # the user is not known at once, either
                 return False
             if answer.cluster_id != cluster_id:
                 raise _PortTaken
@@ -319,7 +318,7 @@ class EmbeddedKafka(LocalService):
     # --- ending ---
 
     def stop(self) -> bool:
-        """End the broker in order, whichever process started it; return whether there was one.
+        """Shut the broker down, whichever process started it; return whether one was running.
 
         Raises:
             BrokerError: it does not end, even by ``kill -9``.
@@ -327,16 +326,16 @@ class EmbeddedKafka(LocalService):
         return self._end(signal.SIGTERM)
 
     def kill(self) -> bool:
-        """End the broker by ``kill -9``, as a crash would: nothing is tidied up. Return whether there was one."""
+        """Kill the broker with ``kill -9``, like a crash, without cleanup; return whether one was running."""
         return self._end(signal.SIGKILL)
 
     def restart(self) -> Self:
-        """Stop the broker, if it runs, and start it again."""
+        """Stop the broker if it runs, and start it."""
         self.stop()
         return self.start()
 
     def abandon(self) -> None:
-        """End the broker by ``kill -9``, and a start of it that another thread of ours still waits in."""
+        """Kill the broker with ``kill -9``, even while another thread of ours waits for its start."""
         started = self._process
         if not self.kill() and started is not None:
             started.kill()
@@ -360,14 +359,14 @@ class EmbeddedKafka(LocalService):
         return self._wait_until(lambda: not broker.is_alive, STOP_S_MAX)
 
     def _forget(self) -> None:
-        """Remove ``broker.json``, unless the next broker has been started already."""
+        """Remove ``broker.json``, unless another broker has started already."""
         lock = FileLock(self.directory / "lock")
         if lock.acquire():
             (self.directory / "broker.json").unlink(missing_ok=True)
             lock.release()
 
     def _end_process(self) -> None:
-        """Make sure that the process we started is gone, and its watchdog with it."""
+        """End the process that we started, and its watchdog."""
         if self._process is not None:
             self._process.kill()
             self._process.wait()
@@ -378,14 +377,14 @@ class EmbeddedKafka(LocalService):
 
 
 def default_directory() -> Path:
-    """Return where ``downspout kafka start`` keeps its broker."""
+    """Return the directory of ``downspout kafka start``."""
     return folders.home() / "kafka"
 
 
 def find_access(directory: Path | None = None) -> tuple[str, dict[str, str]]:
-    """Return the address of the broker that ``embedded`` stands for, and what a client needs to be let in.
+    """Return the address of the ``embedded`` broker, and the kafka-python properties needed to connect.
 
-    The latter are properties in kafka-python's spelling; a password among them is a reference to its file.
+    A password is a reference to its file.
 
     Raises:
         BrokerError: it does not run, or does not answer.
@@ -395,7 +394,7 @@ def find_access(directory: Path | None = None) -> tuple[str, dict[str, str]]:
 
 
 def find_bootstrap(directory: Path | None = None) -> str:
-    """Return the address of the broker that ``downspout kafka start`` runs; this is what ``embedded`` stands for."""
+    """Return the address of the ``embedded`` broker, run by ``downspout kafka start``."""
     where = (directory or default_directory()).absolute()
     if (broker := broker_files.read_broker(where)) is None:
         raise BrokerError(f"No embedded Kafka is running in {where}", cure="`downspout kafka start`")

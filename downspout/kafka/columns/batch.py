@@ -143,8 +143,8 @@ _PREFIX = Struct(">qi")  # Offset and size, in all formats
 _MAGIC_AT = 16
 _PREFIX_AND_MAGIC = _MAGIC_AT + 1
 _HEADER = Struct(">qiibIhiqqqhii")
-"""Base offset, length, leader epoch, magic, CRC, attributes, last offset delta, first and maximum timestamp, producer id
-and epoch, base sequence, count."""
+"""Base offset, length, leader epoch, magic, CRC, attributes, last offset delta, first and maximum timestamp, producer
+id and epoch, base sequence, count."""
 _CHECKED_FROM = 21  # The CRC covers what follows it
 _CODEC, _BROKERS_TIME, _TRANSACTIONAL, _CONTROL = 0x07, 0x08, 0x10, 0x20
 

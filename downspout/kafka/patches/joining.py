@@ -47,9 +47,9 @@ class PolledJoins:
 
         * *A rejoin becomes due during a poll.* A poll without records loops until its timeout, and joins once it sees
           the flag. Everything is revoked before the caller can commit: the next owner processes it again.
-        * *A join outlasts its poll.* A later ``poll`` finishes a join caused by metadata (a new topic or partition) only
-          if it sees a need to join. A leader has noted the new metadata by then and sees none: the member hangs without
-          partitions and heartbeats, forever.
+        * *A join outlasts its poll.* A later ``poll`` finishes a join caused by metadata (a new topic or partition)
+          only if it sees a need to join. A leader has noted the new metadata by then and sees none: the member hangs
+          without partitions and heartbeats, forever.
         * *A join ends between two polls.* Its result is discarded (``_join_task.is_done``), and another join makes all
           other members rejoin. Two members that one thread polls in turn rebalance forever.
     Goes when: the client joins outside polls, and revokes on request; or all three are fixed.
