@@ -31,7 +31,7 @@ __getattr__, _ = offered(
         "simulation": "Message Scenario ProducedRecord simulate",
     },
 )
-"""Imported on first use, so that pytest, which loads our plugin everywhere, stays fast."""
+"""Imported on first use: pytest loads our plugin in every run, which must stay fast."""
 __all__ = [
     "Crash",
     "Fail",
@@ -45,4 +45,4 @@ __all__ = [
     "run_topology",
     "simulate",
 ]
-"""What is for users; the rest is for Downspout's own tests."""
+"""The public names; the others are for Downspout's own tests."""

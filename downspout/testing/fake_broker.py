@@ -1,6 +1,6 @@
-"""The broker's side of the fake Kafka: its topics and their logs, its groups, and the failures that are due.
+"""The broker's side of the fake Kafka: topics, logs, groups, and injected failures.
 
-Clients of the fake Kafka (in ``fake_kafka`` and ``fake_producer``) know this class; ``FakeKafka`` makes them.
+The fake's clients (``fake_kafka`` and ``fake_producer``) use this class; ``FakeKafka`` makes them.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ T = TypeVar("T")
 COORDINATED = frozenset(
     {"commit", "committed", "group_offsets", "group_members", "has_joined", "delete_offsets", "delete_groups"}
 )
-"""What the group coordinator is asked; the rest is the business of other brokers."""
+"""Operations of the group coordinator; other brokers serve the rest."""
 OPERATIONS = (
     "poll",
     "commit",
@@ -48,19 +48,19 @@ OPERATIONS = (
     "abort_transaction",
     "ensure_topic",
 )
-"""Methods of the port that can be made to fail."""
+"""Operations that can be made to fail."""
 
 
 @dataclass(frozen=True)
 class FakeFault:
-    """One failure to come; ``applied`` means that the operation took effect and only its answer was lost."""
+    """One injected failure; ``applied``: the operation takes effect, and only its answer is lost."""
 
     error: Exception
     applied: bool = False
 
 
 class FakeFaults:
-    """Failures as data: what the next calls of an operation will run into."""
+    """The failures of the next calls, by operation."""
 
     def __init__(self) -> None:
         self._due: dict[str, deque[FakeFault]] = defaultdict(deque)
@@ -68,13 +68,13 @@ class FakeFaults:
     def fail_next(
         self, operation: str, error: Exception | type[Exception], times: int = 1, *, applied: bool = False
     ) -> None:
-        """Let the next ``times`` calls of ``operation`` raise ``error``.
+        """Make the next ``times`` calls of ``operation`` raise ``error``.
 
         Args:
             operation: one of ``OPERATIONS``.
-            error: usually one of ``kafka.errors``. That of ``commit_async`` is its answer.
-            times: how many calls.
-            applied: the operation takes effect all the same, and only its answer is lost (not for ``poll``).
+            error: usually one of ``kafka.errors``; for ``commit_async``, its answer.
+            times: the number of calls.
+            applied: the operation takes effect, and only its answer is lost (not for ``poll``).
         """
         if operation not in OPERATIONS:
             raise ValueError(f"{operation!r} is none of {', '.join(OPERATIONS)}")
@@ -84,26 +84,26 @@ class FakeFaults:
         self._due[operation].extend([FakeFault(raised, applied)] * times)
 
     def take(self, operation: str) -> FakeFault | None:
-        """Return the fault that is due for this call, if any, and count it as used."""
+        """Remove and return the fault for this call, if any."""
         due = self._due[operation]
         return due.popleft() if due else None
 
     def raise_next(self, operation: str) -> None:
-        """Raise the error that is due for this call, if any."""
+        """Raise the error for this call, if any."""
         if (fault := self.take(operation)) is not None:
             raise fault.error
 
     def pending(self) -> dict[str, int]:
-        """Return how many faults have not been met yet, by operation."""
+        """Return the number of remaining faults by operation."""
         return {operation: len(due) for operation, due in self._due.items() if due}
 
     def clear(self) -> None:
-        """Forget all that are due."""
+        """Remove all faults."""
         self._due.clear()
 
 
 class SentCommit:
-    """An asynchronous commit. It arrives at once, unless ``FakeKafka.holds_commits``: then a test says when."""
+    """An asynchronous commit. It arrives at once, or with ``FakeKafka.holds_commits`` when a test calls ``arrive``."""
 
     def __init__(self, cluster: FakeBroker, sender: object, request: Callable[[], None], answered: Answered) -> None:
         self.sender = sender
@@ -113,11 +113,11 @@ class SentCommit:
             self.arrive()
 
     def arrive(self, error: errors.KafkaError | None = None, *, applied: bool = True) -> None:
-        """Reach the coordinator; the sender hears of it in its next call.
+        """Reach the coordinator; the sender gets the answer in its next call.
 
         Args:
-            error: what it hears, instead of what the coordinator says.
-            applied: whether the commit takes effect all the same.
+            error: the answer, instead of the coordinator's.
+            applied: whether the commit takes effect despite the error.
         """
         self._cluster.sent_commits.remove(self)
         fault = self._cluster.faults.take("commit_async")
@@ -135,24 +135,24 @@ class SentCommit:
 
 
 class FakeBroker:
-    """The state of a :class:`~downspout.testing.FakeKafka`; arguments as there."""
+    """The state of a :class:`~downspout.testing.FakeKafka`, with the same arguments."""
 
     def __init__(self, name: str = "kafka", clock: Clock | None = None, *, cooperative: bool = False) -> None:
         self.name = name
         self.clock = clock if clock is not None else VirtualClock()
         self.faults = FakeFaults()
-        self.acks_after_s = 0.0  # How long a record is on its way from a producer to the log, unless it is flushed
-        self.holds_commits = False  # Asynchronous commits stay on their way until a test lets them arrive
+        self.acks_after_s = 0.0  # Delay between a send and the log, unless a flush ends it
+        self.holds_commits = False  # Keep asynchronous commits in flight until a test lets them arrive
         self.sent_commits: list[SentCommit] = []
-        """Asynchronous commits that are on their way, in the order in which they were sent."""
+        """Asynchronous commits in flight, in the order of sending."""
         self.refuses: Callable[[Any], BaseException | None] | None = None
-        """Says why the brokers refuse a record that was sent; None: they take it."""
+        """Returns the brokers' error for a record, or None."""
         self.transactional: dict[str, Any] = {}  # The newest producer of each transactional id
         self.is_up = True
         self.has_coordinator = True
         self.leaderless: set[TopicPartition] = set()
-        """Partitions without a leader: they are not read, nor is known where their logs end, and no producer has an
-        answer from them; :meth:`produce` puts records there all the same."""
+        """Partitions without a leader: consumers cannot read them or learn their ends, and producers get no answer.
+        :meth:`produce` still works."""
         self._cooperative = cooperative
         self._topics: dict[str, Topic] = {}
         self._groups: dict[str, FakeGroup] = {}
@@ -162,13 +162,13 @@ class FakeBroker:
 
     @property
     def bootstrap(self) -> str:
-        """What to give as ``kafka.bootstrap``."""
+        """The value for ``kafka.bootstrap``."""
         return f"fake://{self.name}"
 
     # --- topics ---
 
     def create_topic(self, topic: str, partitions: int = 1, config: Mapping[str, str] | None = None) -> None:
-        """Create a topic; created again after :meth:`delete_topic`, it has another id and starts at offset 0."""
+        """Create a topic; after :meth:`delete_topic` it has a new id and starts at offset 0."""
         if topic in self._topics:
             raise errors.TopicAlreadyExistsError(topic)
         self._created += 1
@@ -184,7 +184,7 @@ class FakeBroker:
                 del group.offsets[partition]
 
     def add_partitions(self, topic: str, total: int) -> None:
-        """Let the topic have ``total`` partitions."""
+        """Increase the number of partitions to ``total``."""
         logs = self._topics[topic].logs
         logs.extend(PartitionLog(topic, number) for number in range(len(logs), total))
 
@@ -193,11 +193,11 @@ class FakeBroker:
         return sorted(self._topics)
 
     def partitions(self, topic: str) -> list[TopicPartition]:
-        """Return the topic's partitions; none where it does not exist."""
+        """Return the topic's partitions; empty if it does not exist."""
         return self._topics[topic].partitions if topic in self._topics else []
 
     def topic_id(self, topic: str) -> str:
-        """Return the topic's id; empty where it does not exist."""
+        """Return the topic's id; empty if it does not exist."""
         return self._topics[topic].id if topic in self._topics else ""
 
     def topic(self, name: str) -> Topic | None:
@@ -213,17 +213,17 @@ class FakeBroker:
         """Return a partition's log.
 
         Raises:
-            KafkaTimeoutError: there is none; a real client asks again until its time is over.
+            KafkaTimeoutError: there is none; a real client retries until it times out.
         """
         if (found := self.find_log(partition)) is None:
             raise errors.KafkaTimeoutError(f"no such partition: {partition}")
         return found
 
     def led_log(self, partition: TopicPartition) -> PartitionLog:
-        """Return a partition's log, which is asked of its leader.
+        """Return a partition's log from its leader.
 
         Raises:
-            KafkaTimeoutError: there is no such partition, or it has no leader.
+            KafkaTimeoutError: no such partition, or no leader.
         """
         if partition in self.leaderless:
             raise errors.KafkaTimeoutError(f"no leader: {partition}")
@@ -241,9 +241,9 @@ class FakeBroker:
         headers: Iterable[Header] = (),
         timestamp_ms: int | None = None,
     ) -> int:
-        """Append one record at once and return its offset; the topic is created with one partition where it is missing.
+        """Append one record and return its offset; create a missing topic with one partition.
 
-        Without ``partition`` the key decides as in kafka-python's default partitioner; without a key they take turns.
+        Without ``partition``, the key decides like kafka-python's default partitioner; without a key, in turn.
         """
         if topic not in self._topics:
             self.create_topic(topic)
@@ -270,11 +270,11 @@ class FakeBroker:
         return Transaction(self._transactions, log_of)
 
     def gap(self, topic: str, partition: int = 0, count: int = 1) -> None:
-        """Let ``count`` offsets at the end of the log hold nothing."""
+        """Leave a gap of ``count`` offsets at the end of the log."""
         self.log(TopicPartition(topic, partition)).append_gap(count)
 
     def compact(self, topic: str, partition: int = 0, *, keep: Collection[int] | None = None) -> None:
-        """Compact the log now: keep the last record of each key, or the offsets in ``keep`` alone."""
+        """Compact the log: keep the last record of each key, or only the offsets in ``keep``."""
         log = self.log(TopicPartition(topic, partition))
         if keep is None:
             log.compact()
@@ -282,7 +282,7 @@ class FakeBroker:
             log.remove(set(range(log.start, log.end)) - set(keep))
 
     def remove_offsets(self, topic: str, partition: int, offsets: Iterable[int]) -> None:
-        """Take records away and leave holes; the start of the log stays."""
+        """Remove records and leave gaps; keep the start of the log."""
         self.log(TopicPartition(topic, partition)).remove(offsets)
 
     def delete_records(self, topic: str, partition: int, before: int) -> None:
@@ -293,7 +293,7 @@ class FakeBroker:
         self.run_remote("delete_records", lambda: log.delete_before(before))
 
     def retain(self, topic: str, retention_ms: int) -> None:
-        """Delete from the start of each log what is older than that, as retention by time does."""
+        """Delete older records from the start of each log, like retention by time."""
         oldest = int(self.clock.wall() * 1000) - retention_ms
         for partition in self.partitions(topic):
             log = self.log(partition)
@@ -301,47 +301,47 @@ class FakeBroker:
             log.delete_before(log.end if young is None else young)
 
     def damage(self, topic: str, partition: int, start: int, end: int, *, size: int | None = None) -> None:
-        """Let a batch with these offsets be damaged; with ``size``, a record at ``start`` be that large, unpacked."""
+        """Damage a batch with these offsets; with ``size``, make the record at ``start`` that large instead."""
         tp = TopicPartition(topic, partition)
         why = "its checksum does not match its bytes" if size is None else f"a record of {size:,} bytes"
         self.log(tp).damaged.append(Unreadable(tp, start, end, why, size))
 
     def truncate(self, topic: str, partition: int, end: int) -> None:
-        """Cut the end of the log off, as an unclean leader election does."""
+        """Truncate the log, like an unclean leader election."""
         self.log(TopicPartition(topic, partition)).truncate(end)
 
     def records(self, topic: str, partition: int | None = None) -> list[port.Record]:
-        """Return what a read_committed reader sees of the topic, partition by partition."""
+        """Return the topic's records for a read_committed reader, partition by partition."""
         wanted = [tp for tp in self.partitions(topic) if partition in (None, tp.partition)]
         return [record for tp in wanted for record in self.log(tp).visible()]
 
     # --- groups ---
 
     def group(self, name: str) -> FakeGroup:
-        """Return a group's coordinator; it is made on first use."""
+        """Return a group; make it on first use."""
         if name not in self._groups:
             self._groups[name] = FakeGroup(name, self._partitions_of, self._cooperative, self.clock.wall)
         return self._groups[name]
 
     def committed(self, group: str) -> dict[TopicPartition, OffsetAndMetadata]:
-        """Return all that a group has committed."""
+        """Return all commits of a group."""
         return dict(self.group(group).offsets)
 
     def commits(self, group: str) -> list[AcceptedCommit]:
-        """Return every commit that was accepted, in order."""
+        """Return every accepted commit in order."""
         return list(self.group(group).history)
 
     def expire_members(self, group: str) -> None:
-        """Throw all members out, as if their sessions had run out; each learns it by its next heartbeat."""
+        """Expire the sessions of all members; each learns it by its next heartbeat."""
         for member in list(self.group(group).members):
             self.group(group).leave(member, self.clock.monotonic())
 
     def rebalance(self, group: str) -> None:
-        """Let the coordinator ask all members to join again."""
+        """Start a rebalance: the coordinator asks all members to rejoin."""
         self.group(group).prepare(self.clock.monotonic())
 
     def tick(self) -> None:
-        """Let the coordinators look at the clock; every call of a consumer does it."""
+        """Advance the coordinators to the current time; every call of a consumer does it."""
         if self.coordinates:
             for group in self._groups.values():
                 group.tick(self.clock.monotonic())
@@ -352,11 +352,11 @@ class FakeBroker:
     # --- faults ---
 
     def broker_down(self) -> None:
-        """Let nothing be reachable: polls find nothing, other calls time out, no session ends."""
+        """Make all brokers unreachable: polls return nothing, other calls time out, no session ends."""
         self.is_up = False
 
     def broker_up(self) -> None:
-        """Be reachable again; every session starts anew, as it does when a coordinator moves."""
+        """Be reachable again; every session restarts, like after a move of the coordinator."""
         self.is_up = True
         self._sessions_anew()
 
@@ -366,11 +366,11 @@ class FakeBroker:
         return self.is_up and self.has_coordinator
 
     def coordinator_down(self) -> None:
-        """Let the group coordinator be on the move: polls of members find nothing, what asks it times out."""
+        """Stop the group coordinator: polls of members return nothing, its operations time out."""
         self.has_coordinator = False
 
     def coordinator_up(self) -> None:
-        """Let a broker have taken the groups over: what was committed is there, and every session starts anew."""
+        """Start a new coordinator with all commits; every session restarts."""
         self.has_coordinator = True
         self._sessions_anew()
 
@@ -382,7 +382,7 @@ class FakeBroker:
                 member.silent_since = None if member.silent_since is None else now
 
     def run_remote(self, operation: str, action: Callable[[], T]) -> T:
-        """Run what a client would send to the broker, with the fault that is due for it."""
+        """Run a client's request, with its fault if any."""
         fault = self.faults.take(operation)
         if fault is not None and not fault.applied:
             raise fault.error
@@ -394,5 +394,5 @@ class FakeBroker:
         return answer
 
     def held_commits(self, group: FakeGroup) -> dict[TopicPartition, str]:
-        """Return the partitions whose commits open transactions hold back, and the transactional id of each."""
+        """Return the partitions whose commits are blocked by open transactions, with the transactional ids."""
         return {tp: name for name, each in self.transactional.items() for tp in each.held(group)}

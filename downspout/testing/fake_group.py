@@ -1,12 +1,12 @@
-"""The group coordinator of the fake Kafka: who is a member, which generation it is, who owns what, what is committed.
+"""The group coordinator of the fake Kafka: members, generation, assignment and commits.
 
-The broker's side of the classic protocol, without a network. A group is *stable* or it is *preparing* a rebalance;
-a rebalance begins when a member joins, leaves, expires or when the partitions of its topics change, and is complete
-once every member has asked to join again (or its rebalance time-out is over and it is thrown out). Each completion is a
-new *generation*; a commit that names another is refused. A commit by a stable member for a partition that it does not
-own is accepted: real coordinators do not look.
+The broker's side of the classic protocol, without a network. A group is *stable* or *preparing* a rebalance. A
+rebalance begins when a member joins, leaves or expires, or when the partitions of its topics change; it completes once
+every member has rejoined, or was removed after its rebalance timeout. Each completion is a new *generation*; commits of
+another generation are refused. A member may commit for a partition that it does not own: real coordinators do not
+check.
 
-Time is an argument. Sessions end on the clock's word, when somebody next asks: see :meth:`FakeGroup.tick`.
+Time is an argument. Sessions expire when :meth:`FakeGroup.tick` is next called.
 """
 
 from __future__ import annotations
@@ -23,33 +23,32 @@ from kafka.errors import (
 )
 from kafka.structs import OffsetAndMetadata, TopicPartition
 
-METADATA_MAX = 4096  # Longest commit metadata, as brokers have it by default (``offset.metadata.max.bytes``)
+METADATA_MAX = 4096  # Brokers' default for commit metadata (``offset.metadata.max.bytes``)
 PartitionsOf = Callable[[Collection[str]], dict[str, list[TopicPartition]]]
 
 
 @dataclass
 class Member:
-    """What the coordinator knows of one member."""
+    """The coordinator's state of one member."""
 
-    id: str  # given by the coordinator at the first join
-    instance: str | None  # the static member's name; None for a dynamic one
-    topics: frozenset[str]  # what it subscribes to
-    session_s: float  # how long it may be silent
-    rebalance_s: float  # how long a rebalance waits for it to join again
-    owned: frozenset[TopicPartition] = frozenset()  # what it said it owns when it joined (cooperative protocol)
-    joined: bool = False  # whether it has joined the rebalance that is being prepared
-    silent_since: float | None = None  # when its heartbeats stopped; None while they come
-    # when it polled last; a client that does not poll for ``rebalance_s`` stops being a member by itself
-    polled_at: float = 0.0
+    id: str  # chosen by the coordinator at the first join
+    instance: str | None  # the instance id of a static member; None for a dynamic one
+    topics: frozenset[str]  # its subscription
+    session_s: float  # its session timeout
+    rebalance_s: float  # how long a rebalance waits for it
+    owned: frozenset[TopicPartition] = frozenset()  # its partitions when it joined (cooperative protocol)
+    joined: bool = False  # whether it has joined the current rebalance
+    silent_since: float | None = None  # when its heartbeats stopped; None: they go on
+    polled_at: float = 0.0  # its last poll; a client that does not poll for ``rebalance_s`` leaves by itself
 
     def rank(self) -> tuple[bool, str, str]:
-        """Static members come first, each kind in the order of its names, as in Kafka's assignors."""
+        """Return the sort key: static members first, each kind by name, as in Kafka's assignors."""
         return (self.instance is None, self.instance or "", self.id)
 
 
 @dataclass(frozen=True)
 class AcceptedCommit:
-    """One accepted commit of one partition, in the order in which they came (``FakeKafka.commits``)."""
+    """An accepted commit of one partition (``FakeKafka.commits``)."""
 
     group: str
     member: str
@@ -83,10 +82,9 @@ class FakeGroup:
         return self.preparing_since is not None
 
     def join(self, member_id: str, now: float, **facts: Any) -> str:
-        """Take a join request; return the member's id, which is a new one for a member that is not known.
+        """Process a join request; return the member's id, a new one for an unknown member.
 
-        A static member that comes back under a new id while the group is stable gets its old assignment, and no
-        rebalance happens.
+        A static member that returns with a new id to a stable group gets its old assignment without a rebalance.
         ``facts`` are the fields of :class:`Member`.
         """
         member = self.members.get(member_id)
@@ -109,14 +107,14 @@ class FakeGroup:
         return member.id
 
     def prepare(self, now: float) -> None:
-        """Begin a rebalance, unless one is being prepared."""
+        """Begin a rebalance, unless one is in progress."""
         if not self.preparing:
             self.preparing_since = now
             for member in self.members.values():
                 member.joined = False
 
     def leave(self, member_id: str, now: float) -> None:
-        """Take a member out, at its own wish or because it is silent."""
+        """Remove a member that leaves or has expired."""
         if self.members.pop(member_id, None) is None:
             return
         self.assignment.pop(member_id, None)
@@ -124,7 +122,7 @@ class FakeGroup:
         self._complete_if_all_joined(now)
 
     def tick(self, now: float) -> None:
-        """Notice what time and topics have changed: silent members, late joiners, other partitions."""
+        """Remove silent members and late joiners; rebalance if the partitions have changed."""
         for member in list(self.members.values()):
             if member.silent_since is None and not member.joined and now - member.polled_at > member.rebalance_s:
                 if member.instance is None:
@@ -142,11 +140,12 @@ class FakeGroup:
                     self.leave(member.id, now)
 
     def check(self, member_id: str, generation: int, instance: str | None) -> None:
-        """Raise what the broker answers to a request under this identity; nothing if it is a member's.
+        """Raise the broker's error for a request with this identity, unless it is a current member's.
 
         Raises:
-            FencedInstanceIdError: another member has come under the same static name.
-            UnknownMemberIdError: it is no member (any more).
+            FencedInstanceIdError: another member uses the instance id.
+            IllegalGenerationError: the generation is over.
+            UnknownMemberIdError: it is not a member.
         """
         member = self.members.get(member_id)
         if member is None:
@@ -158,10 +157,11 @@ class FakeGroup:
     def commit(
         self, offsets: Mapping[TopicPartition, OffsetAndMetadata], member_id: str, generation: int, instance: str | None
     ) -> None:
-        """Store offsets; the partitions whose metadata fits are stored even where another's does not.
+        """Store offsets, even if the metadata of other partitions are too large.
 
         Raises:
-            KafkaError: what :meth:`check` raises; a consumer outside the group may commit while it has no members.
+            KafkaError: as :meth:`check`; a consumer outside the group may commit while it has no members.
+            OffsetMetadataTooLargeError: some metadata exceed the limit.
         """
         if member_id or self.members:
             self.check(member_id, generation, instance)
@@ -180,14 +180,14 @@ class FakeGroup:
             raise OffsetMetadataTooLargeError()
 
     def commit_in_transaction(self, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
-        """Store offsets whose transaction is committed; who sent them was looked at before."""
+        """Store offsets of a committed transaction; the sender was checked before."""
         for tp, given in offsets.items():
             kept = OffsetAndMetadata(given.offset, given.metadata or "", given.leader_epoch)
             self.offsets[tp] = kept
             self.history.append(AcceptedCommit(self.name, "", -1, tp, kept.offset, kept.metadata, self.wall()))
 
     def ready(self, member_id: str) -> bool:
-        """Return whether the rebalance that the member joined is complete."""
+        """Return whether the member's rebalance is complete."""
         return not self.preparing and member_id in self.assignment
 
     def _with_instance(self, instance: str | None) -> Member | None:
@@ -217,7 +217,7 @@ class FakeGroup:
             member.joined, member.silent_since = False, now
 
     def _withhold_owned(self, members: list[Member]) -> None:
-        """First round of a cooperative move: what another member still owns is given to nobody yet."""
+        """First round of a cooperative rebalance: do not assign partitions that another member still owns."""
         owner = {tp: member.id for member in members for tp in member.owned}
         for member_id, given in self.assignment.items():
             self.assignment[member_id] = frozenset(tp for tp in given if owner.get(tp, member_id) == member_id)

@@ -1,7 +1,7 @@
-"""A Kafka in memory for tests: deterministic, instant, and able to fail on command.
+"""A Kafka in memory for tests: deterministic, instant, with injected failures.
 
-It stands behind the same port as the real client (``downspout.kafka.port``) and passes the same contract suite. It is
-registered under ``fake://NAME``, so a topology whose ``kafka.bootstrap`` says so reads from it:
+It implements the same port as the real client (``downspout.kafka.port``) and passes the same contract suite. A topology
+with ``kafka.bootstrap`` = ``fake://NAME`` reads from it:
 
 >>> with FakeKafka("doc") as kafka:
 ...     kafka.create_topic("orders", partitions=2)
@@ -11,8 +11,8 @@ registered under ``fake://NAME``, so a topology whose ``kafka.bootstrap`` says s
 ...     [record.value for records in consumer.poll(0, 10).values() for record in records]
 [b'first']
 
-What it does not know: replication, leaders, quotas, ACLs, time spent on the network, and records that a client has
-fetched and not returned yet (a real one returns them even after they were deleted). It is for one thread.
+It has no replication, leaders, quotas, ACLs, network delays, or prefetched records (a real client returns these even
+after they were deleted). It is for one thread.
 """
 
 from __future__ import annotations
@@ -42,9 +42,9 @@ class FakeKafka(FakeBroker):
     """A Kafka cluster in memory; a :class:`~downspout.kafka.port.Cluster`.
 
     Args:
-        name: it is reached as ``fake://NAME`` until :meth:`close`, or the end of the ``with`` block.
-        clock: what time is; the default is a :class:`~downspout.testing.VirtualClock`, on which a poll that finds
-            nothing takes its time-out and no real time.
+        name: its address is ``fake://NAME`` until :meth:`close`, or the end of the ``with`` block.
+        clock: default: a :class:`~downspout.testing.VirtualClock`, on which an empty poll takes its timeout, but no
+            real time.
         cooperative: groups rebalance incrementally (KIP-429) instead of revoking everything first.
     """
 
@@ -53,7 +53,7 @@ class FakeKafka(FakeBroker):
         clusters.register(self.bootstrap, self)
 
     def close(self) -> None:
-        """Answer for ``fake://NAME`` no longer."""
+        """Unregister ``fake://NAME``."""
         clusters.unregister(self.bootstrap)
 
     def __enter__(self) -> FakeKafka:
@@ -73,7 +73,7 @@ class FakeKafka(FakeBroker):
         auto_commit_ms: int | None = None,
         columns: bool = False,
     ) -> FakeConsumer:
-        """Return a consumer that commits only when told, and with ``auto_commit_ms`` also by itself."""
+        """Return a consumer that commits only on request, unless ``auto_commit_ms`` is given."""
         return FakeConsumer(self, group, instance_id, client or {}, auto_commit_ms, columns)
 
     def producer(
@@ -85,13 +85,13 @@ class FakeKafka(FakeBroker):
     def transactional_producer(
         self, transactional_id: str, *, client: Mapping[str, Any] | None = None, partitioner: str | Choose = "sticky"
     ) -> FakeTransactionalProducer:
-        """Return a transactional producer; an older one with this id is fenced, and its transaction aborted."""
+        """Return a transactional producer; fence an older one with this id and abort its transaction."""
         return FakeTransactionalProducer(self, transactional_id, client or {}, partitioner)
 
     def ensure_topic(
         self, topic: str, partitions: int = 1, config: Mapping[str, str] | None = None, replication: int | None = None
     ) -> bool:
-        """Create the topic where it does not exist; return whether it was created."""
+        """Create the topic unless it exists; return whether it was created."""
 
         def create() -> bool:
             missing = topic not in self._topics
@@ -102,7 +102,7 @@ class FakeKafka(FakeBroker):
         return self.run_remote("ensure_topic", create)
 
     def open_transactions(self, group: str) -> list[port.OpenTransaction]:
-        """Return the transactions that hold back what a group commits."""
+        """Return the open transactions that block a group's commits."""
         held = self.run_remote("open_transactions", lambda: self.held_commits(self.group(group)))
         return [
             port.OpenTransaction(name, self.transactional[name].timeout_ms, False)
@@ -110,7 +110,7 @@ class FakeKafka(FakeBroker):
         ]
 
     def group_offsets(self, group: str) -> dict[TopicPartition, OffsetAndMetadata]:
-        """Return all that a group has committed, as an admin client is told it."""
+        """Return all commits of a group."""
         return self.run_remote("group_offsets", lambda: self.committed(group))
 
     def group_members(self, group: str) -> list[str]:
@@ -120,7 +120,7 @@ class FakeKafka(FakeBroker):
         return self.run_remote("group_members", lambda: sorted(member.instance or member.id for member in found))
 
     def describe_group(self, group: str) -> port.GroupDescription | None:
-        """Return a group's state, coordinator and live members; None where there was never such a group."""
+        """Return a group's state, coordinator and live members; None if it does not exist."""
         self.tick()
         found = self._groups.get(group)
 
@@ -138,7 +138,7 @@ class FakeKafka(FakeBroker):
         return self.run_remote("group_members", answer)
 
     def describe_logs(self, topics: Collection[str]) -> dict[str, port.TopicState]:
-        """Return where the logs of topics begin and end; a partition of ``leaderless`` has no answer."""
+        """Return the begin and end of topics' logs; those of ``leaderless`` partitions have a problem."""
 
         def state(topic: str) -> port.TopicState:
             if topic not in self._topics:
@@ -158,19 +158,19 @@ class FakeKafka(FakeBroker):
         return self.run_remote("has_joined", lambda: group in self._groups and self._groups[group].generation > 0)
 
     def commit_ages(self, group: str, within_s: float) -> dict[TopicPartition, float]:
-        """Return the ages in seconds of the commits that are younger than that."""
+        """Return the ages in seconds of commits younger than ``within_s``."""
         now = self.clock.wall()
         found = {commit.partition: now - commit.at for commit in self.group(group).history}
         return self.run_remote("commit_ages", lambda: {tp: age for tp, age in found.items() if age <= within_s})
 
     def remove_members(self, group: str, names: Collection[str]) -> None:
-        """Take static members, by their instances, out of a group."""
+        """Remove static members from a group by their instance ids."""
         known = self.group(group)
         for member in [member for member in known.members.values() if member.instance in names]:
             known.leave(member.id, self.clock.monotonic())
 
     def delete_offsets(self, group: str, partitions: Collection[TopicPartition]) -> None:
-        """Delete what a group has committed for these."""
+        """Delete a group's commits for these partitions."""
 
         def delete() -> None:
             for tp in partitions:
@@ -179,7 +179,7 @@ class FakeKafka(FakeBroker):
         self.run_remote("delete_offsets", delete)
 
     def delete_groups(self, groups: Collection[str]) -> list[str]:
-        """Delete groups with their commits; return those that have members still, and so stay."""
+        """Delete groups with their commits; return those kept because they still have members."""
         self.tick()
         left = [group for group in groups if group in self._groups and self._groups[group].members]
 
@@ -193,12 +193,11 @@ class FakeKafka(FakeBroker):
 
 # --- the consumer: reading, commits and questions ---
 #
-# It follows kafka-python 3 (``kafka.consumer``) where that can be seen from outside:
+# Its visible behaviour follows kafka-python 3 (``kafka.consumer``):
 #
-# * A new partition starts at the committed offset, else by ``auto_offset_reset``, else at the beginning; a position
-#   outside the log raises, unless ``auto_offset_reset`` says where to jump. (The last word is ours, not
-#   kafka-python's.)
-# * A partition without a leader is not read and keeps its position; who asks where its log begins or ends is timed out.
+# * A new partition starts at the committed offset, else by ``auto_offset_reset``, else at the beginning (our default,
+#   not kafka-python's). A position outside the log raises, unless ``auto_offset_reset`` is set.
+# * A partition without a leader is not read and keeps its position; requests for its begin or end time out.
 # * Inside a rebalance listener the remote calls raise RuntimeError; ``seek``, ``position`` and ``commit_async`` work.
 
 T = TypeVar("T")
@@ -207,14 +206,14 @@ T = TypeVar("T")
 class FakeConsumer(FakeMember):
     """A consumer of a :class:`~downspout.testing.FakeKafka`; see ``downspout.kafka.port.ConsumerPort``.
 
-    Client properties that matter here: ``session_timeout_ms``, ``max_poll_interval_ms``, ``isolation_level`` (default
+    Supported client properties: ``session_timeout_ms``, ``max_poll_interval_ms``, ``isolation_level`` (default
     ``read_committed``), ``auto_offset_reset``.
     """
 
     # --- reading ---
 
     def poll(self, timeout_ms: int, max_records: int) -> Mapping[TopicPartition, Sequence[Record]]:
-        """Return up to ``max_records``; with none, let ``timeout_ms`` pass on the clock."""
+        """Return up to ``max_records``; if there are none, advance the clock by ``timeout_ms``."""
         if self._closed:
             raise errors.IllegalStateError("the consumer is closed")
         if max_records <= 0:
@@ -225,7 +224,7 @@ class FakeConsumer(FakeMember):
             raise errors.FencedInstanceIdError()
         self._cluster.faults.raise_next("poll")
         found: dict[TopicPartition, Sequence[Record]] = {}
-        # Like kafka-python: a consumer with a group fetches nothing while it knows no coordinator.
+        # Like in kafka-python, a consumer with a group fetches nothing while it knows no coordinator.
         reachable = self._cluster.is_up if self._group is None else self._cluster.coordinates
         if reachable and (self._wanted is None or self._join()):
             self._auto_commit()
@@ -280,7 +279,7 @@ class FakeConsumer(FakeMember):
     def _sound(
         self, log: PartitionLog, start: int, records: list[ConsumerRecord], position: int
     ) -> tuple[list[ConsumerRecord], int]:
-        """Return records up to what is damaged first; if that is where reading starts, what stands for it."""
+        """Return the records before the first damage; if it is at the start, its placeholder record."""
         hit = [damaged for damaged in log.damaged if damaged.offset < position and damaged.end > start]
         if not hit:
             return records, position
@@ -297,7 +296,7 @@ class FakeConsumer(FakeMember):
         return [known._replace(value=(known.value or b"")[:CUT_BYTES], headers=[])], note.end
 
     def position(self, partition: TopicPartition) -> int:
-        """Return the next offset that would be read."""
+        """Return the next offset to read."""
         place = self._place(partition)
         if place.position is None:
             self._find_positions()
@@ -306,7 +305,7 @@ class FakeConsumer(FakeMember):
         return place.position
 
     def _find_positions(self) -> None:
-        """Give every partition without a position one: the group's commit, else by ``auto_offset_reset``."""
+        """Set missing positions: the group's commit, else by ``auto_offset_reset``."""
         for partition, place in self._places.items():
             log = self._cluster.find_log(partition)
             if place.position is not None or log is None:
@@ -320,7 +319,7 @@ class FakeConsumer(FakeMember):
                 place.position = log.readable_end(self._committed_only) if self._reset == "latest" else log.start
 
     def seek(self, partition: TopicPartition, offset: int) -> None:
-        """Read on from ``offset``."""
+        """Continue at ``offset``."""
         if offset < 0:
             raise ValueError("Offset must be int >= 0")
         if partition not in self._places:
@@ -338,7 +337,7 @@ class FakeConsumer(FakeMember):
             self._place(partition).paused = False
 
     def paused(self) -> frozenset[TopicPartition]:
-        """Return what is paused."""
+        """Return the paused partitions."""
         return frozenset(partition for partition, place in self._places.items() if place.paused)
 
     def highwater(self, partition: TopicPartition) -> int | None:
@@ -351,7 +350,7 @@ class FakeConsumer(FakeMember):
 
     @property
     def fetches(self) -> Fetches:
-        """What was fetched so far: a poll is one call, and it takes no time."""
+        """Counts of fetches: each poll is one, and takes no time."""
         return self._fetches
 
     def note_aborted(self) -> None:
@@ -364,26 +363,26 @@ class FakeConsumer(FakeMember):
         return found
 
     def gather(self, gathering: Gathering) -> None:
-        """Fetches take no time here."""
+        """Do nothing: fetches take no time here."""
 
     def tolerate(self, limits: Limits, *, large: bool = True, corrupt: bool) -> None:
-        """Note what is too large, and with ``corrupt`` what is damaged."""
+        """Note records that are too large, and with ``corrupt`` damaged batches."""
         self._notes_large, self._notes_corrupt = large, corrupt
 
     def take_unreadable(self) -> Sequence[Unreadable]:
-        """Return what was noted since the last call."""
+        """Return the notes since the last call."""
         found, self._unreadable = self._unreadable, []
         return found
 
     # --- commits ---
 
     def commit(self, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
-        """AcceptedCommit and wait for the broker's word.
+        """Commit and wait for the broker's answer.
 
         Raises:
-            CommitFailedError: the group has thrown us out or gone on; the next poll says ``lost`` and joins again.
-            RebalanceInProgressError: we are between leaving one generation and entering the next.
-            FencedInstanceIdError: another process came under our instance id.
+            CommitFailedError: the group has expelled us or moved on; the next poll reports ``lost`` and rejoins.
+            RebalanceInProgressError: we are between two generations.
+            FencedInstanceIdError: another process uses our instance id.
             OffsetMetadataTooLargeError: a metadata string over 4,096 characters.
         """
         for sent in [each for each in self._cluster.sent_commits if each.sender is self]:
@@ -395,7 +394,7 @@ class FakeConsumer(FakeMember):
     def commit_async(
         self, offsets: Mapping[TopicPartition, OffsetAndMetadata], answered: Answered | None = None
     ) -> None:
-        """Send a commit; it arrives at once, or when a test lets it (``FakeKafka.holds_commits``)."""
+        """Send a commit; it arrives at once, or on a test's request (``FakeKafka.holds_commits``)."""
         self._hand_answers_on()
         try:
             request = self._request(offsets)
@@ -411,7 +410,7 @@ class FakeConsumer(FakeMember):
                 answered(error)
 
     def _request(self, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> Callable[[], None]:
-        """Return what happens when a commit arrives that is sent now."""
+        """Send a commit; return a function that makes it arrive."""
         group = self._need_group()
         if self._wanted is not None and self._state == "unjoined":
             raise errors.CommitFailedError()
@@ -434,7 +433,7 @@ class FakeConsumer(FakeMember):
         return arrive
 
     def committed(self, partitions: Collection[TopicPartition]) -> Mapping[TopicPartition, OffsetAndMetadata | None]:
-        """Return the group's commits with their metadata; read_committed, no transaction may be open that has some."""
+        """Return the group's commits with their metadata; raise if an open transaction blocks some (read_committed)."""
         group = self._need_group()
 
         def committed() -> dict[TopicPartition, OffsetAndMetadata | None]:
@@ -448,7 +447,7 @@ class FakeConsumer(FakeMember):
     # --- questions about the cluster ---
 
     def beginning_offsets(self, partitions: Collection[TopicPartition]) -> Mapping[TopicPartition, int]:
-        """Return the lowest offset that is still in each log."""
+        """Return the begin of each log."""
         return self._remote("beginning_offsets", lambda: {tp: self._cluster.led_log(tp).start for tp in partitions})
 
     def end_offsets(self, partitions: Collection[TopicPartition]) -> Mapping[TopicPartition, int]:
@@ -459,7 +458,7 @@ class FakeConsumer(FakeMember):
         )
 
     def offsets_for_times(self, timestamps_ms: Mapping[TopicPartition, int]) -> Mapping[TopicPartition, int | None]:
-        """Return the first offset with a timestamp at or after the one given; None where there is none."""
+        """Return the first offset with a timestamp at or after the given one; None: no such record."""
         return self._remote(
             "offsets_for_times",
             lambda: {
@@ -469,13 +468,13 @@ class FakeConsumer(FakeMember):
         )
 
     def first_records(self, partitions: Collection[TopicPartition]) -> Mapping[TopicPartition, tuple[int, int]]:
-        """Return offset and timestamp in ms of the first record in each log; logs without a record are left out."""
+        """Return offset and timestamp in ms of the first record in each log; omit logs without records."""
         logs = self._remote("first_records", lambda: {tp: self._cluster.led_log(tp) for tp in partitions})
         firsts = {tp: log.read(log.start, 1, committed_only=self._committed_only)[0] for tp, log in logs.items()}
         return {tp: (first.offset, first.timestamp) for tp, found in firsts.items() for first in found}
 
     def partitions_for(self, topic: str) -> frozenset[int]:
-        """Return the topic's partitions; empty where it does not exist."""
+        """Return the topic's partitions; empty if it does not exist."""
         return self._remote("partitions_for", lambda: frozenset(tp.partition for tp in self._cluster.partitions(topic)))
 
     def topic_names(self) -> frozenset[str]:
@@ -483,15 +482,15 @@ class FakeConsumer(FakeMember):
         return self._remote("topic_names", lambda: frozenset(self._cluster.topic_names()))
 
     def topic_id(self, topic: str) -> str:
-        """Return Kafka's id of the topic; empty where unknown."""
+        """Return the topic's id; empty: unknown."""
         return self.topic_ids([topic])[topic]
 
     def topic_ids(self, topics: Collection[str]) -> Mapping[str, str]:
-        """Return Kafka's ids of several topics; empty where unknown."""
+        """Return the ids of topics; empty: unknown."""
         return self._remote("topic_id", lambda: {topic: self._cluster.topic_id(topic) for topic in topics})
 
     def _remote(self, operation: str, action: Callable[[], T]) -> T:
-        """Run a call that a real client sends to the broker, with the faults that are due."""
+        """Run a request to the broker, with its fault if any."""
         if self._closed:
             raise errors.IllegalStateError("the consumer is closed")
         self._not_in_listener(operation)
@@ -506,11 +505,11 @@ class FakeConsumer(FakeMember):
     # --- the end ---
 
     def membership(self) -> GroupMembership:
-        """Return what the group knows this member by."""
+        """Return this member's identity in the group."""
         return GroupMembership(self._need_group().name, self._generation, self._member, self._instance)
 
     def close(self, leave_group: bool = True) -> None:
-        """Stop without committing; the listener is told, as kafka-python does on close."""
+        """Stop without committing; notify the listener, like kafka-python."""
         if self._closed:
             return
         try:

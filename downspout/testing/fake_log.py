@@ -1,12 +1,11 @@
-"""The logs of the fake Kafka: topics, partitions, and what a reader sees of them.
+"""The logs of the fake Kafka: topics, partitions and their visible records.
 
-A partition's log is a list of entries in offset order. Offsets are never reused; they are not dense: compaction,
-transaction markers and aborted transactions leave holes, just as on a real broker. What a reader sees depends on
-its isolation level:
+A partition's log is a list of entries in offset order. Like on a real broker, offsets have gaps, left by compaction,
+transaction markers and aborted transactions. The isolation level decides which records are visible:
 
-* ``read_uncommitted``: every record that is still there, up to the end of the log.
-* ``read_committed``: no record of an aborted transaction, and nothing from the first offset of the oldest open
-  transaction on (the *last stable offset*).
+* ``read_uncommitted``: all records, up to the end of the log.
+* ``read_committed``: records of committed or no transactions, up to the first offset of the oldest open transaction
+  (the *last stable offset*).
 
 Invariant: ``start <= every offset < end``, and ``start <= stable_end <= end``.
 """
@@ -32,12 +31,12 @@ Header = tuple[str, bytes]
 @dataclass(slots=True)
 class _Entry:
     offset: int
-    record: ConsumerRecord | None  # None: a transaction marker, which takes an offset and is never shown
+    record: ConsumerRecord | None  # None: a transaction marker
     aborted: bool = False
 
 
 class PartitionLog:
-    """One partition: appended to, holed by compaction, shortened at either end.
+    """One partition's log, with appends, compaction and truncation at either end.
 
     >>> log = PartitionLog("t", 0)
     >>> [log.append(b"k", value, (), 0) for value in (b"a", b"b", b"c")]
@@ -54,7 +53,7 @@ class PartitionLog:
         self.end = 0
         self._entries: list[_Entry] = []
         self._open: dict[int, int] = {}
-        self.damaged: list[Unreadable] = []  # What no reader is given whole
+        self.damaged: list[Unreadable] = []
 
     @property
     def stable_end(self) -> int:
@@ -62,7 +61,7 @@ class PartitionLog:
         return max(self.start, min(self._open.values(), default=self.end))
 
     def readable_end(self, committed_only: bool) -> int:
-        """Return where a reader of this isolation level has to stop."""
+        """Return the end for a reader of this isolation level."""
         return self.stable_end if committed_only else self.end
 
     def append(
@@ -73,7 +72,7 @@ class PartitionLog:
         timestamp_ms: int,
         transaction: int | None = None,
     ) -> int:
-        """Append one record and return its offset; ``transaction`` names the open one that it belongs to."""
+        """Append one record, perhaps in an open ``transaction``, and return its offset."""
         offset = self.end
         self._entries.append(_Entry(offset, _record(self.partition, offset, key, value, headers, timestamp_ms)))
         self.end += 1
@@ -82,11 +81,11 @@ class PartitionLog:
         return offset
 
     def append_gap(self, count: int) -> None:
-        """Let ``count`` offsets pass that hold nothing, as if compaction had taken them already."""
+        """Skip ``count`` offsets, as if compaction had removed their records."""
         self.end += count
 
     def end_transaction(self, transaction: int, members: Collection[int], *, commit: bool) -> int:
-        """Write the marker that ends ``transaction``, whose records are ``members``; return the marker's offset."""
+        """Write the marker that ends ``transaction`` with the records ``members``; return the marker's offset."""
         self._open.pop(transaction, None)
         if not commit:
             for entry in self._entries:
@@ -99,7 +98,7 @@ class PartitionLog:
     def read(self, position: int, limit: int, *, committed_only: bool) -> tuple[list[ConsumerRecord], int]:
         """Return up to ``limit`` visible records from ``position`` on, and the position after them.
 
-        Where fewer than ``limit`` are left, that position is the readable end: trailing holes are passed.
+        If fewer than ``limit`` are left, that position is the readable end, after any trailing gap.
         """
         if not self.start <= position <= self.end:
             raise OffsetOutOfRangeError({self.partition: position})
@@ -115,7 +114,7 @@ class PartitionLog:
         return found, max(position, end)
 
     def aborted(self, start: int, end: int) -> Iterator[int]:
-        """Yield the offsets from ``start`` up to ``end`` whose transaction was aborted."""
+        """Yield the offsets of aborted records from ``start`` to below ``end``."""
         for entry in islice(self._entries, self._index(start), None):
             if entry.offset >= end:
                 return
@@ -123,24 +122,24 @@ class PartitionLog:
                 yield entry.offset
 
     def delete_before(self, offset: int) -> None:
-        """Move the start of the log, as retention and DeleteRecords do."""
+        """Move the start of the log, like retention and DeleteRecords."""
         self.start = max(self.start, min(offset, self.end))
         del self._entries[: self._index(self.start)]
 
     def truncate(self, end: int) -> None:
-        """Cut off everything from ``end`` on, as an unclean leader election does."""
+        """Remove everything from ``end`` on, like an unclean leader election."""
         del self._entries[self._index(end) :]
         self.end = min(self.end, end)
         self.start = min(self.start, self.end)
         self._open = {txn: first for txn, first in self._open.items() if first < self.end}
 
     def remove(self, offsets: Iterable[int]) -> None:
-        """Take these records away and keep their offsets unused, as compaction does."""
+        """Remove these records and keep their offsets unused, like compaction."""
         gone = set(offsets)
         self._entries = [entry for entry in self._entries if entry.offset not in gone]
 
     def compact(self) -> None:
-        """Keep the last record of each key; records without a key and markers stay."""
+        """Keep the last record of each key, records without a key, and markers."""
         last = {entry.record.key: entry.offset for entry in self._entries if entry.record is not None}
         self._entries = [
             entry
@@ -149,7 +148,7 @@ class PartitionLog:
         ]
 
     def first_since(self, timestamp_ms: int, *, committed_only: bool) -> int | None:
-        """Return the first offset whose timestamp is at or after ``timestamp_ms``; None where there is none."""
+        """Return the first offset whose timestamp is at or after ``timestamp_ms``, or None."""
         end = self.readable_end(committed_only)
         for entry in self._entries:
             if entry.record is not None and entry.offset < end and entry.record.timestamp >= timestamp_ms:
@@ -157,7 +156,7 @@ class PartitionLog:
         return None
 
     def visible(self, *, committed_only: bool = True) -> list[ConsumerRecord]:
-        """Return every record that a reader from the start would see."""
+        """Return all visible records."""
         return self.read(self.start, len(self._entries) + 1, committed_only=committed_only)[0]
 
     def _index(self, offset: int) -> int:
@@ -206,12 +205,12 @@ class Topic:
 
     @property
     def max_message_bytes(self) -> int:
-        """The largest record that the topic takes."""
+        """The maximum size of a record."""
         return int(self.config.get("max.message.bytes", 1_048_588))
 
 
 def topic_id(seed: str) -> str:
-    """Return an id as Kafka prints them (base64 of a UUID), always the same one for the same seed.
+    """Return an id in Kafka's format (base64 of a UUID), determined by ``seed``.
 
     >>> len(topic_id("cluster/orders/1"))
     22
@@ -237,18 +236,18 @@ class Transaction:
         timestamp_ms: int = 0,
         headers: Sequence[Header] = (),
     ) -> int:
-        """Append a record that read_committed readers see only after :meth:`commit`; return its offset."""
+        """Append a record and return its offset; read_committed readers see it after :meth:`commit`."""
         log = self._log_of(topic, partition)
         offset = log.append(key, value, headers, timestamp_ms, self._number)
         self._written.setdefault(log.partition, set()).add(offset)
         return offset
 
     def commit(self) -> None:
-        """End it; its records become visible."""
+        """End the transaction and make its records visible."""
         self._end(commit=True)
 
     def abort(self) -> None:
-        """End it; its records stay in the log and no read_committed reader ever sees them."""
+        """End the transaction; its records stay in the log, invisible to read_committed readers."""
         self._end(commit=False)
 
     def _end(self, *, commit: bool) -> None:

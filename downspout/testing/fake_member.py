@@ -1,12 +1,12 @@
-"""A member of a group, on the client's side: joining, leaving, and what the rebalance listener is told.
+"""The client's side of a group member: joining, leaving, and calls of the rebalance listener.
 
-It follows kafka-python 3 (``kafka.coordinator``) where that can be seen from outside:
+Its visible behaviour follows kafka-python 3 (``kafka.coordinator``):
 
-* Joining and revoking happen inside ``poll`` alone. Eager: ``revoked`` with the full set when the rebalance is
-  noticed, then ``assigned`` with the full new set once all members have joined, maybe some polls later.
+* Joining and revoking happen inside ``poll`` only. Eager: ``revoked`` with the full set when the rebalance is noticed,
+  then ``assigned`` with the full new set once all members have joined, perhaps some polls later.
 * A partition that stays keeps its position and its pause.
-* A member that was thrown out learns it by its heartbeat: the next poll says ``lost`` and joins afresh.
-* Its heartbeats are perfect as long as the process lives; ``freeze`` and ``crash`` stop them.
+* An expelled member learns it by its heartbeat: the next poll reports ``lost`` and joins again.
+* Heartbeats never fail while the process lives; ``freeze`` and ``crash`` stop them.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 @dataclass
 class FakePosition:
-    """Where the consumer stands in one assigned partition."""
+    """The consumer's state of one assigned partition."""
 
     position: int | None = None
     paused: bool = False
@@ -39,7 +39,7 @@ class FakePosition:
 
 
 class FakeMember:
-    """The half of :class:`~downspout.testing.fake_consumer.FakeConsumer` that has to do with its group."""
+    """The base of :class:`~downspout.testing.fake_kafka.FakeConsumer` that handles its group."""
 
     def __init__(
         self,
@@ -71,7 +71,7 @@ class FakeMember:
         self._unreadable: list[Unreadable] = []
         self._notes_large = self._notes_corrupt = False
         self._answers: deque[tuple[Answered | None, errors.KafkaError | None]] = deque()
-        """How asynchronous commits have ended, until a call hands it on."""
+        """Answers to asynchronous commits, until a call passes them on."""
         self._closed = False
         self._member = ""
         self._generation = -1
@@ -81,7 +81,7 @@ class FakeMember:
         self._asked = False
         self._joined_topics: frozenset[str] | None = None
         self._joins_again = instance_id is not None
-        """Whether it has yet to ask for a second round, in a cooperative group; see ``kafka/patches/joining.py``."""
+        """Whether it must still request a second round in a cooperative group; see ``kafka/patches/joining.py``."""
 
     # --- what to read ---
 
@@ -105,13 +105,13 @@ class FakeMember:
         self._wanted, self._listener = wanted, listener
 
     def assign(self, partitions: Collection[TopicPartition]) -> None:
-        """Read these without any group membership."""
+        """Read these without joining the group."""
         if self._wanted is not None:
             raise errors.IllegalStateError("assign and subscribe exclude each other")
         self._take(partitions)
 
     def assignment(self) -> frozenset[TopicPartition]:
-        """Return what is assigned now."""
+        """Return the assigned partitions."""
         return frozenset(self._places)
 
     def rejoin_pending(self) -> bool:
@@ -124,12 +124,12 @@ class FakeMember:
     # --- bad ends ---
 
     def freeze(self) -> None:
-        """Stop the heartbeats, as a long garbage collection or a stopped process does; the next call goes on."""
+        """Stop the heartbeats until the next call, like a long garbage collection or a stopped process."""
         if self._group is not None and self._member in self._group.members:
             self._group.members[self._member].silent_since = self._cluster.clock.monotonic()
 
     def crash(self) -> None:
-        """Die without a word, as ``kill -9`` does: nothing is told, the session runs out by itself."""
+        """Die like after ``kill -9``: without any message, until the session expires."""
         self._closed = True
         self.freeze()
 
@@ -145,7 +145,7 @@ class FakeMember:
     # --- joining, inside a poll ---
 
     def _join(self) -> bool:
-        """Bring the membership up to date inside a poll; return whether reading may go on."""
+        """Update the membership inside a poll; return whether it may read."""
         group, now = self._need_group(), self._cluster.clock.monotonic()
         self._heartbeat()
         if self._member in group.members:
@@ -175,21 +175,21 @@ class FakeMember:
         return True
 
     def _fall_out(self, group: FakeGroup) -> None:
-        """Take the answer that the join of a member gets that was thrown out: it comes as a new one.
+        """Handle the response to an expelled member's join: it joins as a new one.
 
         Raises:
-            FencedInstanceIdError: another one has come under its static name.
+            FencedInstanceIdError: another process uses its instance id.
         """
         try:
             group.check(self._member, self._generation, self._instance)
         except errors.UnknownMemberIdError:
             self._forget_membership()
-            if group.cooperative:  # an eager one has given all up by now
+            if group.cooperative:  # an eager one has given up all partitions before
                 self._prepare_join()
             self._prepared = True
 
     def _prepare_join(self) -> None:
-        """Give up what must be given up before asking to join (``_on_join_prepare_async``)."""
+        """Give up partitions before the join request (``_on_join_prepare_async``)."""
         listener, group = self._listener_of(), self._need_group()
         topics = self._need_wanted()()
         if self._auto_commit_s is not None:
@@ -207,7 +207,7 @@ class FakeMember:
         self._prepared = True
 
     def _complete_join(self, group: FakeGroup) -> None:
-        """Take the new assignment over (``_on_join_complete_async``)."""
+        """Apply the new assignment (``_on_join_complete_async``)."""
         self._generation, self._state = group.generation, "stable"
         self._rejoin_needed = self._prepared = self._asked = False
         self._thaw()
@@ -227,7 +227,7 @@ class FakeMember:
     # --- what heartbeats tell ---
 
     def _heartbeat(self) -> None:
-        """Learn from the coordinator, as the background heartbeats do, whether we must join again."""
+        """Learn from the coordinator, like a background heartbeat, whether to rejoin."""
         self._cluster.tick()
         if self._state != "stable" or self._group is None or not self._cluster.coordinates:
             return
@@ -238,7 +238,7 @@ class FakeMember:
         try:
             self._group.check(self._member, self._generation, self._instance)
         except errors.FencedInstanceIdError:
-            self._is_fenced = True  # the next poll says so, and so does a commit
+            self._is_fenced = True  # the next poll or commit raises
             return
         except errors.IllegalGenerationError:
             self._forget_membership(keep_id=True)
@@ -267,7 +267,7 @@ class FakeMember:
     # --- committing by itself ---
 
     def _auto_commit(self) -> None:
-        """Inside a poll: commit by the timer, where that was asked for, what earlier polls have returned."""
+        """Inside a poll: if auto-commit is on and due, commit the records of earlier polls."""
         now = self._cluster.clock.monotonic()
         if self._auto_commit_s is not None and now > self._auto_commit_at:
             self._auto_commit_at = now + self._auto_commit_s
@@ -286,7 +286,7 @@ class FakeMember:
     # --- small helpers ---
 
     def _take(self, partitions: Collection[TopicPartition]) -> None:
-        """Make these the assignment; those that stay keep their place."""
+        """Set the assignment; partitions that stay keep their state."""
         kept = {tp: place for tp, place in self._places.items() if tp in partitions}
         self._places = kept | {tp: FakePosition() for tp in sorted(partitions) if tp not in kept}
 
