@@ -1,24 +1,24 @@
-"""The producers of the fake Kafka: batches, their answers, what a broker refuses, and transactions.
+"""The producers of the fake Kafka: batches, answers, refusals and transactions.
 
-What was sent is in the log after ``acks_after_s`` seconds, or once :meth:`FakeProducer.flush` returns, in order. Faults
-(``FakeKafka.faults``):
+Records reach the log in order, ``acks_after_s`` seconds after the send, or when :meth:`FakeProducer.flush` returns.
+Faults (``FakeKafka.faults``):
 
 ===========  ===================================================================================================
 operation    what fails
 ===========  ===================================================================================================
 ``send``     a ``send``, at once
-``flush``    a ``flush``, or a look whether all is acknowledged; with ``applied`` the records are in the log
+``flush``    a ``flush``, or an ``acknowledged``; with ``applied`` the records are in the log
 ``produce``  the answer for a batch; with ``applied`` its records are in the log and only the answer was lost
 ===========  ===================================================================================================
 
 In a transaction also ``begin``, ``send_offsets``, ``commit_transaction`` and ``abort_transaction``; with ``applied``
-the call takes effect and its answer is lost. What was sent is in the log before the end of its transaction, and hidden
-until then. A transactional id has one owner.
+the call takes effect and its answer is lost. Records are in the log, but hidden, before their transaction ends. A
+transactional id has one owner.
 
-A partition of :attr:`FakeKafka.leaderless` gives no answer, until the time for delivery is over.
+A partition of :attr:`FakeKafka.leaderless` never answers: its records fail after the delivery timeout.
 
-Single records are refused by :attr:`FakeKafka.refuses`, and as a broker does: too large for the topic, without a key
-in a compacted topic, later than ``message.timestamp.after.max.ms`` allows.
+:attr:`FakeKafka.refuses` refuses single records, and so do the brokers' rules: too large for the topic, without a key
+in a compacted topic, or later than ``message.timestamp.after.max.ms`` allows.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ INTERNAL = ("__consumer_offsets", "__transaction_state")
 
 
 class SentRecord(NamedTuple):
-    """A record on its way."""
+    """A record in flight."""
 
     topic: str
     partition: int
@@ -84,7 +84,7 @@ class FakeProducer:
         self._closed = False
         self._stuck = StuckPartitions()
         self._delivery_s = float(properties.get("delivery_timeout_ms", DELIVERY_MS)) / 1000
-        self.retried = 0  # always: a record is in the log, or refused, at its first try
+        self.retried = 0  # always: the first try writes a record, or fails
 
     def send(
         self,
@@ -137,7 +137,7 @@ class FakeProducer:
     # --- answers ----------------------------------------------------------------------------------------
 
     def results(self) -> list[Sent]:
-        """Return what became of records with tokens since the last call."""
+        """Return the results of records with tokens since the last call."""
         now = self._cluster.clock.monotonic()
         if self._closed:
             self._fail_all(errors.IllegalStateError("the producer is closed"))
@@ -150,14 +150,14 @@ class FakeProducer:
         return found
 
     def refuse_when_stuck(self, seconds: float) -> None:
-        """Refuse records for a partition that has had no answer for so long while others have."""
+        """Refuse records for a partition that is silent for so long while others answer."""
         self._stuck.after_s = seconds
 
     def _is_silent(self, record: SentRecord) -> bool:
         return TopicPartition(record.topic, record.partition) in self._cluster.leaderless
 
     def _give_up(self, now: float) -> None:
-        """Let what a leader has not answered for too long fail."""
+        """Fail records whose delivery timeout is over."""
         late = [r for r in self._queue if self._is_silent(r) and now >= r.at + self._delivery_s]
         self._queue = [record for record in self._queue if record not in late]
         for record in late:
@@ -170,7 +170,7 @@ class FakeProducer:
             self._note(Sent([record.token], record.topic, record.partition, -1, error, record.at))
 
     def _append(self, records: Sequence[SentRecord]) -> None:
-        """Append what has waited long enough, one batch for each partition; what has no topic yet waits on."""
+        """Append records, one batch per partition; keep those whose topic does not exist yet."""
         now = self._cluster.clock.monotonic()
         batches: dict[tuple[str, int], list[SentRecord]] = {}
         taken = set()
@@ -226,14 +226,14 @@ class FakeProducer:
             self._note(Sent(tokens, first.topic, first.partition, offsets[0] if self._tells else -1, None, first.at))
 
     def _write(self, record: SentRecord) -> int:
-        """Append a record that a broker takes; return its offset."""
+        """Append a record; return its offset."""
         return self._cluster.produce(
             record.topic, record.value, record.key, partition=record.partition, headers=record.headers,
             timestamp_ms=record.timestamp_ms,
         )  # fmt: skip
 
     def _refusal(self, topic: Topic, record: SentRecord) -> Any:
-        """Return why a broker refuses a record; None where it takes it."""
+        """Return the broker's error for a record, or None."""
         if self._cluster.refuses is not None and (error := self._cluster.refuses(record)) is not None:
             return error
         if record.size > topic.max_message_bytes:
@@ -258,19 +258,19 @@ class FakeProducer:
 
     @property
     def buffered_bytes(self) -> int:
-        """How many bytes wait for an answer."""
+        """Bytes of unanswered records."""
         return sum(record.size + OVERHEAD_BYTES for record in self._queue if not self._is_stuck(record))
 
     def _is_stuck(self, record: SentRecord) -> bool:
         return bool(self._stuck) and (record.topic, record.partition) in self._stuck
 
     def oldest_s(self) -> float:
-        """Return for how long the oldest record has waited for its answer."""
+        """Return the age in seconds of the oldest unanswered record."""
         oldest = next((record.at for record in self._queue if not self._is_stuck(record)), None)
         return 0.0 if oldest is None else self._cluster.clock.monotonic() - oldest
 
     def flush(self, timeout_s: float = 30.0) -> None:
-        """Append what is queued; raise if that fails (what failed is not kept, as with a real producer)."""
+        """Append queued records; on an error, raise and drop those without tokens, like a real producer."""
         cluster = self._cluster
         if self._queue and self._queue[-1].at + cluster.acks_after_s > cluster.clock.monotonic() + timeout_s:
             if all(record.token is None for record in self._queue):
@@ -283,7 +283,7 @@ class FakeProducer:
             gone = {id(record) for record in untold}
             self._queue = [record for record in self._queue if id(record) not in gone]
             raise
-        if self._queue:  # a topic is not there, or has no leader
+        if self._queue:  # a topic is missing, or a partition has no leader
             cluster.clock.sleep(timeout_s)
             self._append([record for record in self._queue if not self._is_silent(record)])
         if self._queue:
@@ -291,7 +291,7 @@ class FakeProducer:
         self._raise()
 
     def acknowledged(self) -> bool:
-        """Return whether all is in the log; what was sent gets there in ``acks_after_s`` seconds without a flush."""
+        """Return whether all records are in the log, ``acks_after_s`` seconds after their send."""
         if self._queue:
             if self._cluster.clock.monotonic() < self._queue[-1].at + self._cluster.acks_after_s:
                 return False
@@ -303,7 +303,7 @@ class FakeProducer:
         return True
 
     def close(self) -> None:
-        """Release the client; what is queued fails."""
+        """Release the client; queued records fail."""
         self._closed = True
 
 
@@ -331,19 +331,19 @@ class FakeTransactionalProducer(FakeProducer):
         cluster.transactional[transactional_id] = self
 
     def end_by_coordinator(self) -> None:
-        """Let the coordinator abort what is open."""
+        """Let the coordinator abort the open transaction."""
         opened, self.under_way = self.under_way, None
         if opened is not None:
             opened.abort()
 
     def _end_if_late(self) -> None:
-        """Let the coordinator abort what is open for too long, and fence its producer."""
+        """Let the coordinator abort a transaction that is open for too long, and fence its producer."""
         if self.under_way is not None and self._cluster.clock.monotonic() - self._begun_s > self.timeout_ms / 1000:
             self.end_by_coordinator()
             self._is_late = True
 
     def held(self, group: FakeGroup) -> set[TopicPartition]:
-        """Return the partitions whose commits for a group are held back by what is open; what is too old is aborted."""
+        """Return the partitions whose commits for a group the open transaction blocks, unless it is too old."""
         self._end_if_late()
         if self.under_way is None:
             return set()
@@ -374,7 +374,7 @@ class FakeTransactionalProducer(FakeProducer):
     def send_offsets(
         self, offsets: Mapping[TopicPartition, OffsetAndMetadata], membership: GroupMembership, timeout_s: float = 30.0
     ) -> None:
-        """Make offsets of a consumer group part of the transaction."""
+        """Add a consumer group's offsets to the transaction."""
 
         def send() -> None:
             self._opened()
@@ -391,7 +391,7 @@ class FakeTransactionalProducer(FakeProducer):
         self._guarded("send_offsets", send)
 
     def commit(self, timeout_s: float = 30.0) -> None:
-        """Send what is queued, and commit."""
+        """Send queued records, and commit."""
         if not self.is_over and self._owns():
             self.flush(timeout_s)
 
@@ -407,7 +407,7 @@ class FakeTransactionalProducer(FakeProducer):
         self._guarded("commit_transaction", commit)
 
     def abort(self, timeout_s: float = 30.0) -> None:
-        """Drop what is queued, and abort."""
+        """Drop queued records, and abort."""
         self._fail_all(errors.TransactionAbortedError())
 
         def abort() -> None:
@@ -448,7 +448,7 @@ class FakeTransactionalProducer(FakeProducer):
         return self._opened().send(record.topic, record.value, record.key, record.partition, stamp, record.headers)
 
     def _refusal(self, topic: Any, record: SentRecord) -> Any:
-        """Return why a record is refused; after one, the transaction takes no other."""
+        """Return the error for a record; after one, the transaction refuses all others."""
         if self._refused is None:
             if not self._owns():
                 self._refused = errors.ProducerFencedError()

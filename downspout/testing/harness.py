@@ -1,11 +1,11 @@
-"""Run a topology, or one bolt, inside a test: in virtual time, with rows in the place of spouts, and with faults.
+"""Run a topology or one bolt inside a test: in virtual time, with rows instead of spouts, and with faults.
 
     def test_counts():
         result = run_topology(WordCount, spouts={"word_spout": [["dog"], ["cat"], ["dog"]]})
         assert result.emitted("count_bolt")[-1] == ("dog", 2)
 
-Nothing is mocked: components are built, wired and driven by the engine that ``downspout run`` uses. The same
-seed gives the same run, tuple by tuple.
+Nothing is mocked: the engine of ``downspout run`` builds, wires and drives the components. The same seed gives the same
+run, tuple by tuple.
 
 :func:`run_on_records` runs a topology on given records, each at its own offset (``downspout audit``).
 """
@@ -48,17 +48,17 @@ from downspout.testing.fake_kafka import FakeKafka
 from downspout.testing.virtual_clock import VirtualClock
 
 ROUND_S = 0.001
-"""Virtual seconds that a round of the engine takes, so that time passes in a busy run too."""
+"""Virtual seconds per round of the engine, so that time passes in a busy run too."""
 VIRTUAL_S_MAX = 3600.0
-"""Virtual seconds after which a run that should have ended by itself is given up."""
+"""Time limit, in virtual seconds, of a run that should end by itself."""
 REPLAYS_MAX = 10
-"""How often rows that stand for a spout are emitted again after a fail."""
+"""How often a failed row of a stub spout is emitted again."""
 Row = Sequence[Any] | Mapping[str, Any] | pa.RecordBatch
 
 
 @dataclass(frozen=True)
 class Fault:
-    """Something that goes wrong with the ``nth`` tuple (from 1, over all tasks) that a bolt is given."""
+    """A fault at a bolt's ``nth`` tuple, counted from 1 over all tasks."""
 
     component: str
     nth: int
@@ -85,12 +85,12 @@ class On:
 
 
 class StubSpout(streamparse.Spout):
-    """Emits given rows in order, each with an id, and again when they fail."""
+    """Emits given rows in order, each with an id, and again if they fail."""
 
     outputs: ClassVar[list[str]] = []
 
     def load(self, rows: Sequence[tuple[str, Any]]) -> None:
-        """Take the rows, as (stream, values)."""
+        """Set the rows, as (stream, values)."""
         self.rows = rows
         self._waiting = deque(range(len(rows)))
         self._replays: dict[int, int] = {}
@@ -106,11 +106,11 @@ class StubSpout(streamparse.Spout):
             self.emit(values if isinstance(values, pa.RecordBatch) else list(values), tup_id=str(index), stream=stream)
 
     def ack(self, tup_id: str) -> None:
-        """Be done with a row."""
+        """Complete a row."""
         self._open -= 1
 
     def fail(self, tup_id: str) -> None:
-        """Emit a row again, unless that was done too often."""
+        """Emit a row again, up to a limit."""
         index = int(tup_id)
         self._open -= 1
         self._replays[index] = self._replays.get(index, 0) + 1
@@ -135,8 +135,8 @@ class TopologyResult:
     Attributes:
         run: the engine's own result: why it stopped, counters, latencies.
         clock: the clock of the run.
-        components: the component objects that were in use at the end, by name, in the order of their tasks.
-        sinks: where each sink wrote, by name.
+        components: the component objects at the end, by name, in the order of their tasks.
+        sinks: the directory of each sink, by name.
     """
 
     run: RunResult
@@ -153,12 +153,12 @@ class TopologyResult:
         return [values for name, values in self._emitted.get(component, []) if name == stream]
 
     def acked(self, component: str) -> list[Any]:
-        """Return the values that a bolt acked; of a spout: the rows, or message ids, whose trees are complete."""
+        """Return the values that a bolt acked; for a spout, the rows or message ids of completed trees."""
         self._known(component)
         return list(self._acked.get(component, []))
 
     def failed(self, component: str) -> list[Any]:
-        """Return the values that a bolt failed or raised on; of a spout: the rows, or ids, that failed or timed out."""
+        """Return the values that a bolt failed or raised on; for a spout, the failed or timed-out rows or ids."""
         self._known(component)
         return list(self._failed.get(component, []))
 
@@ -178,14 +178,14 @@ class TopologyResult:
 
 
 class Sinks(dict[str, Path]):
-    """Where sinks wrote, by component; a temporary folder lives as long as this does."""
+    """The directories of sinks by component; keeps their temporary folder alive."""
 
     temporary: tempfile.TemporaryDirectory[str] | None = None
 
 
 @dataclass
 class _Recorder:
-    """Notes what happens, and makes happen what the faults say."""
+    """Records events, and injects faults."""
 
     faults: Sequence[Fault]
     rows: Mapping[str, list[tuple[str, Any]]]
@@ -251,25 +251,25 @@ def run_topology(
     for_s: float | None = None,
     faults: Sequence[Fault] = (),
 ) -> TopologyResult:
-    """Run a topology to its end and return what happened.
+    """Run a topology to its end and return the result.
 
     Args:
         topology: a streamparse Topology class, or a graph.
-        spouts: rows in the place of a spout, by its name: lists of values, dicts by field name, or chunks
-            (RecordBatches). They are emitted again when they fail.
+        spouts: rows that replace a spout, by its name: lists of values, dicts by field name, or chunks
+            (RecordBatches). They are emitted again if they fail.
         config: settings and Storm's keys, which override those of the topology; ``"flights:parquet.directory"`` is
             only for the component ``flights``.
-        output: a folder in which each sink gets a folder of its name. Without it, sinks that would write into your
-            project write into a temporary folder, which is deleted with the result.
+        output: a folder with a subfolder for each sink. Without it, sinks inside your project write to a temporary
+            folder, which is deleted with the result.
         clock: default: a VirtualClock.
         seed: seed of shuffles.
-        until: ``"end"`` needs spouts that know an end: rows, or a KafkaSpout. Not used with ``records`` or ``for_s``.
+        until: ``"end"`` needs spouts with an end: rows, or a KafkaSpout. Ignored with ``records`` or ``for_s``.
         records: stop after this many tuple trees.
         for_s: stop after this many (virtual) seconds.
         faults: faults to inject.
 
     Raises:
-        DownspoutError: as ``downspout run`` would; an unknown setting or component in ``config``, too.
+        DownspoutError: as from ``downspout run``; also an unknown setting or component in ``config``.
         TimeoutError: the run did not end within an hour of virtual time.
     """
     graph = topology if isinstance(topology, Graph) else from_class(topology, name_of(topology))
@@ -312,13 +312,13 @@ def run_bolt(
     fields: Sequence[str] = (),
     **options: Any,
 ) -> TopologyResult:
-    """Give tuples to one bolt and return what happened; its name in the result is ``"bolt"``.
+    """Run one bolt on tuples and return the result, in which its name is ``"bolt"``.
 
     Args:
         bolt: the class, or its ``spec(...)`` if it takes settings.
         tuples: the values of each tuple: a list, or a dict by field name.
-        config: settings and Storm's keys, and those that the bolt itself reads.
-        fields: names of the fields, if ``tuples`` are lists (default: ``field_0``, ``field_1``, …).
+        config: settings, Storm's keys, and the bolt's own keys.
+        fields: field names for ``tuples`` that are lists (default: ``field_0``, ``field_1``, …).
         options: as for :func:`run_topology`.
 
     >>> class Shout(streamparse.Bolt):
@@ -344,7 +344,7 @@ def run_bolt(
 
 
 def _own_keys(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what is meant for the bolt under test itself: keys that are not settings, and not nearly one."""
+    """Return the bolt's own keys: those that are not settings, nor similar to one."""
     settings = SETTINGS
     scopes = {setting.scope for setting in settings.values()}
     return {
@@ -410,7 +410,7 @@ def _confs(
 
 
 def _place(graph: Graph, settings: Settings, confs: dict[str, dict[str, Any]], output: Path | str | None) -> Sinks:
-    """Set where sinks write, and return it: a test must not write among the results of real runs."""
+    """Set and return the sinks' directories: a test must not write among the results of real runs."""
     sinks, root = Sinks({}), _project_root()
     for name, conf in confs.items():
         directory = conf.get(key := "parquet.directory")
@@ -427,7 +427,7 @@ def _place(graph: Graph, settings: Settings, confs: dict[str, dict[str, Any]], o
 
 
 def _project_root() -> Path | None:
-    """Return the folder of the project that relative directories are in; None where they are in none."""
+    """Return the root of the current project; None: not in a project."""
     marks = ("project.clj", "pyproject.toml", "config.json")
     folder = folders.project().resolve()
     return next((place for place in (folder, *folder.parents) if any((place / m).is_file() for m in marks)), None)
@@ -443,7 +443,7 @@ BOUNDS = ("kafka.start_offsets", "kafka.stop_offsets", "kafka.partitions", "kafk
 
 
 def run_on_records(graph: Graph, sinks: type[Bolt], records: Sequence[Record]) -> list[DeadLetter]:
-    """Run a topology with another class for all its sinks, and return the dead letters of what failed.
+    """Run a topology with another class for all its sinks, and return the dead letters of failed records.
 
     Each record is tried once. Spouts that do not read Kafka emit nothing.
     """
@@ -465,10 +465,10 @@ def run_on_records(graph: Graph, sinks: type[Bolt], records: Sequence[Record]) -
                 "kafka.dead_letter_topic": LETTERS,
                 "kafka.retries_max": 0,
                 "kafka.emit": "record",
-                # All of the records may be bad: that is what is asked.
+                # All of the records may be bad.
                 "kafka.breaker_ratio": 0.0,
                 "run.restarts_max": len(records),
-                # What bounded the run, or each of its workers, says nothing of these records.
+                # The bounds of the original run do not apply to these records.
                 **{key: SETTINGS[key].default for key in BOUNDS},
                 "topology.acker.executors": 1,
             },
@@ -488,7 +488,7 @@ def _silence() -> Iterator[None]:
 
 
 def _fill(kafka: FakeKafka, graph: Graph, records: Sequence[Record]) -> None:
-    """Put each record at its own offset; topics of the topology that have none are there and empty."""
+    """Put each record at its own offset; also create the topology's other topics, empty."""
     partitions: dict[str, int] = {}
     for spout in graph.spouts:
         for topic in spout.config.get("kafka.topics") or ():

@@ -1,4 +1,4 @@
-"""Stores of batches in memory, for tests: what is kept outlives the topology, and ends with the test.
+"""In-memory batch stores for tests: they outlive a topology, but not the test.
 
 with MemoryBatches("test") as memory:
     run_topology(WordCount, config={"batch.store": memory.location, …})
@@ -31,7 +31,7 @@ from downspout.batches.stores import (
 SCHEME = "memory"
 NONE = Attempt(-1, -1)  # before all others
 Hook = Callable[[str, str], None]
-"""Called with ``"before"`` or ``"after"``, and the name of a write; it may raise, as a process that is killed there."""
+"""Called with ``"before"`` or ``"after"``, and the name of a write; it may raise, like a process killed there."""
 
 
 def _nothing(when: str, what: str) -> None:
@@ -40,7 +40,7 @@ def _nothing(when: str, what: str) -> None:
 
 @dataclass
 class Values:
-    """What one state holds: of each key its stored form, and the attempt that has stored it."""
+    """The content of one state: the stored form of each key, and the attempt that stored it."""
 
     forms: dict[Key, tuple[Any, Attempt]] = field(default_factory=dict)
     newest: Attempt = NONE
@@ -50,7 +50,7 @@ class Values:
 
 
 class MemoryBatches:
-    """What all stores of one name hold.
+    """The content of all stores of one name.
 
     Args:
         name: the URL is ``memory://name``.
@@ -77,11 +77,11 @@ class MemoryBatches:
 
     @classmethod
     def named(cls, location: str) -> MemoryBatches:
-        """Return what a URL names."""
+        """Return the stores of a URL."""
         return cls._known[location.partition("://")[2]]
 
     def write(self, what: str, change: Callable[[], None]) -> None:
-        """Make a change, between the two calls of the hook."""
+        """Make a change between two calls of the hook."""
         self.hook("before", what)
         change()
         self.hook("after", what)
@@ -110,7 +110,7 @@ class MemoryBatchStore:
         return memory.epoch
 
     def release(self, epoch: int) -> None:
-        """Give the claim back."""
+        """Release the claim."""
         if epoch == self._memory.epoch:
             self._memory.owner = ""
 
@@ -153,7 +153,7 @@ class MemoryBatchStore:
         self._write("delete_ranges", epoch, lambda: self._delete(partitions, lambda txid: txid >= from_txid))
 
     def delete_below(self, epoch: int, txid: int, partitions: Collection[PartitionId]) -> None:
-        """Delete what lies below a transaction."""
+        """Delete everything below a transaction."""
 
         def change() -> None:
             for known in [each for each in self._memory.partitions if each < txid]:
@@ -190,7 +190,7 @@ class MemoryState:
 
     @contextmanager
     def transaction(self, attempt: Attempt) -> Iterator[MemoryStateTransaction]:
-        """Begin an attempt, and store what the block writes."""
+        """Begin an attempt, and store the block's writes."""
         if attempt < self._state.newest and self._state.kind is not StateKind.NON_TRANSACTIONAL:
             raise StaleAttemptError(f"{self.location}: after {self._state.newest}, {attempt} comes too late")
         self._state.newest = attempt
@@ -208,7 +208,7 @@ class MemoryState:
         return {key: deepcopy(value) for key, (value, _) in self._state.forms.items()}
 
     def close(self) -> None:
-        """Nothing is open."""
+        """Do nothing."""
 
 
 class MemoryStateTransaction:
@@ -224,7 +224,7 @@ class MemoryStateTransaction:
         return {key: deepcopy(forms[key][0]) for key in keys if key in forms}
 
     def replaced(self) -> Mapping[Key, Any]:
-        """Return what earlier attempts of this transaction have stored."""
+        """Return the values stored by earlier attempts of this transaction."""
         txid, number = self._attempt
         return {
             key: deepcopy(value)

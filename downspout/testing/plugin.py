@@ -1,7 +1,7 @@
-"""Fixtures for pytest; installing downspout is enough to have them.
+"""Fixtures for pytest, available once downspout is installed.
 
-``kafka_broker``: a real Kafka of its own for the session, started when the first test asks for it. ``topic_name``: a
-name that no other test uses. pytest loads this module in every run, so it imports nothing until a fixture is used.
+``kafka_broker``: a real Kafka for the session, started on first use. ``topic_name``: a name that no other test uses.
+pytest loads this module in every run, so it imports nothing until a fixture is used.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ if TYPE_CHECKING:
 
 
 UNHURRIED = {"broker.session.timeout.ms": "30000"}
-"""For a broker that nobody kills: its own controller does not take it for dead when tests leave it no time to run."""
+"""For a broker that nobody kills: on a busy machine, its controller must not consider it dead."""
 
 
 @pytest.fixture(scope="session")
 def kafka_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedKafka]:
     """A broker for all tests of the session (``kafka_broker.bootstrap``), in a temporary directory.
 
-    It ends with the session, also when pytest is terminated or killed: a watchdog sees to it. After a ``kill -9`` it
-    would take half a minute to come back (:data:`UNHURRIED`); a test that kills brokers wants one of its own.
+    A watchdog ends it with the session, even if pytest is killed. After a ``kill -9`` it would take half a minute to
+    restart (:data:`UNHURRIED`); a test that kills brokers needs one of its own.
     """
     from downspout.broker.embedded import EmbeddedKafka
 
@@ -35,6 +35,6 @@ def kafka_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedK
 
 @pytest.fixture
 def topic_name(request: pytest.FixtureRequest) -> str:
-    """A topic name for this test alone; the topic itself is not created."""
+    """A topic name for this test alone, without creating the topic."""
     test = "".join(letter if letter.isalnum() else "-" for letter in request.node.name)
     return f"{test[:60]}-{uuid.uuid4().hex[:8]}"

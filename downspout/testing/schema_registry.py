@@ -1,4 +1,4 @@
-"""A schema registry for tests and demos, in memory, with the HTTP that producers and bolts speak."""
+"""An in-memory schema registry for tests and demos, with the HTTP interface that producers and bolts use."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from urllib.parse import unquote
 
 
 class SchemaRegistry:
-    """A registry on a free port of 127.0.0.1, while its block lasts. It checks no compatibility.
+    """A registry on a free port of 127.0.0.1, inside a ``with`` block. It does not check compatibility.
 
     >>> with SchemaRegistry() as registry:
     ...     number = registry.register("flights-value", '{"type": "record", "name": "Flight", "fields": []}')
@@ -21,11 +21,11 @@ class SchemaRegistry:
     """
 
     def __init__(self) -> None:
-        self.schemas: dict[int, dict[str, Any]] = {}  # by id, as it answers
+        self.schemas: dict[int, dict[str, Any]] = {}  # responses by id
         self.subjects: dict[str, list[int]] = {}  # ids by version
-        self.away = False  # whether it answers 503 to everything
-        self.password: str | None = None  # what must be given with a request, as ``user:password``
-        self.requests: list[str] = []  # the paths that it was asked for
+        self.away = False  # answer all requests with 503
+        self.password: str | None = None  # required from clients, as ``user:password``
+        self.requests: list[str] = []  # the requested paths
 
     def register(self, subject: str, schema: str, kind: str = "AVRO", references: Sequence[dict[str, Any]] = ()) -> int:
         """Add a version to a subject; return its schema's id. Kind is AVRO, PROTOBUF or JSON."""
@@ -43,7 +43,7 @@ class SchemaRegistry:
 
     @property
     def url(self) -> str:
-        """Where it is."""
+        """Its URL."""
         return f"http://127.0.0.1:{self._server.server_port}"
 
     def __enter__(self) -> SchemaRegistry:
@@ -73,7 +73,7 @@ class SchemaRegistry:
         self._thread.join()
 
     def answer(self, path: str, body: bytes) -> tuple[int, Any]:
-        """Return the status and the document that answer a request."""
+        """Return the status and document of a response."""
         parts = [unquote(part) for part in path.partition("?")[0].strip("/").split("/")]
         if parts[0] == "subjects" and body:
             given = json.loads(body)

@@ -1,4 +1,4 @@
-"""A clock that moves only when a test moves it, so that hours of a topology's life take milliseconds."""
+"""A clock that only a test advances, so that simulated hours take milliseconds."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from downspout.clock import Clock
 
 
 class VirtualClock(Clock):
-    """A :class:`~downspout.clock.Clock` whose time passes only by :meth:`advance` and :meth:`sleep`.
+    """A :class:`~downspout.clock.Clock` that only :meth:`advance` and :meth:`sleep` advance.
 
     Args:
-        wall: seconds since the Unix epoch at the start; the default is a round number, so that stamps are easy to read.
+        wall: the start in seconds since the Unix epoch; the default is a round number, for readable timestamps.
 
     >>> clock = VirtualClock()
     >>> clock.sleep(90)
@@ -30,7 +30,7 @@ class VirtualClock(Clock):
         self._now = 0.0
 
     def monotonic(self) -> float:
-        """Return the seconds that have passed since the clock was made."""
+        """Return the seconds since the clock was made."""
         return self._now
 
     def wall(self) -> float:
@@ -38,49 +38,49 @@ class VirtualClock(Clock):
         return self._start + self._now
 
     def sleep(self, seconds: float) -> None:
-        """Let that much time pass at once."""
+        """Advance the clock at once."""
         self.advance(max(0.0, seconds))
 
     def advance(self, seconds: float) -> None:
-        """Let that much time pass.
+        """Advance the clock.
 
         Raises:
-            ValueError: ``seconds`` is negative; time does not run back.
+            ValueError: ``seconds`` is negative.
         """
         if seconds < 0:
             raise ValueError(f"a clock cannot go back by {-seconds} s")
         self._now += seconds
 
 
-# --- time, chance and trace, which make a simulation repeat byte for byte ---
+# --- Time, randomness and trace of a repeatable simulation ---
 
 __all__ = ["TimelineEvent", "Trace", "WorldClock", "determined"]
 
 
 class WorldClock(VirtualClock):
-    """One clock for all processes of a world, which shows the time of whoever has its turn.
+    """One clock for all processes of a world, set to the time of the process whose turn it is.
 
-    A process's turn takes time, and the next one's turn may begin before the last one's ended, as with clocks of
-    different machines: they differ by no more than one turn takes.
+    A turn takes time, and the next one may begin before the last one's end: like clocks of different machines, they
+    differ by up to one turn.
     """
 
     def __init__(self) -> None:
         super().__init__()
         self.slept: Callable[[], None] = lambda: None
-        """Called after each sleep; a process that may take long lets others have their turns meanwhile."""
+        """Called after each sleep; gives others their turns while a process takes long."""
 
     def turn_to(self, now: float) -> None:
-        """Show this time."""
+        """Set the time."""
         self._now = now
 
     def sleep(self, seconds: float) -> None:
-        """Let time pass for whoever has its turn."""
+        """Advance the clock of the process whose turn it is."""
         super().sleep(seconds)
         self.slept()
 
 
 class TimelineEvent(NamedTuple):
-    """Something that happened: when (virtual seconds), to whom, and what."""
+    """An event of a run; ``at`` is in virtual seconds."""
 
     at: float
     who: str
@@ -91,14 +91,14 @@ class TimelineEvent(NamedTuple):
 
 
 class Trace:
-    """All that happened in a run, and a hash of it: two runs are the same if their hashes are."""
+    """All events of a run; equal runs have equal hashes."""
 
     def __init__(self, clock: WorldClock) -> None:
         self.events: list[TimelineEvent] = []
         self._clock = clock
 
     def note(self, who: str, what: str) -> None:
-        """Note that something happens now."""
+        """Add an event now."""
         self.events.append(TimelineEvent(self._clock.monotonic(), who, what))
 
     def hash(self) -> str:
@@ -107,16 +107,16 @@ class Trace:
         return hashlib.blake2b(text.encode("utf-8", "backslashreplace"), digest_size=8).hexdigest()
 
     def about(self, *words: str, last: int = 40) -> list[TimelineEvent]:
-        """Return the last events in which one of these words occurs."""
+        """Return the last events that contain one of these words."""
         return [event for event in self.events if any(word in event.what for word in words)][-last:]
 
 
 @contextlib.contextmanager
 def determined(seed: int) -> Iterator[None]:
-    """Let chance in components be the seed's: the module ``random``, and ``uuid.uuid4``. Logs are silent meanwhile.
+    """Seed the module ``random`` and ``uuid.uuid4`` for components, and silence logs.
 
-    What a component takes from elsewhere (the system's clock, ``os.urandom``, the order of a set of texts) is not
-    covered: it should use ``self.clock`` where it is one of ours, and no such order anywhere.
+    Other sources (the system's clock, ``os.urandom``, the order of a set of strings) are not covered: our components
+    should use ``self.clock``, and never such an order.
     """
     chance = random.Random(f"{seed}/uuid")
     before, real, disabled = random.getstate(), uuid.uuid4, logging.root.manager.disable
