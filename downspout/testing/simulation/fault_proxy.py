@@ -1,8 +1,7 @@
-"""What a simulated process has of the world: its connections to Kafka and its disk. Both die with it.
+"""A simulated process's connections to Kafka and its disk, which die with it.
 
-Each call that others could notice is an *effect*. Before it, the process may be killed or put to sleep, by the plan of
-the world; what a dead process still calls on its way out (its ``finally`` blocks) raises :class:`Killed` and does
-nothing.
+Each call with a visible effect is an *effect*: just before it, the world's plan may kill or pause the process. Calls of
+a dead process (its ``finally`` blocks) raise :class:`Killed` and do nothing.
 """
 
 from __future__ import annotations
@@ -37,40 +36,40 @@ from downspout.testing.fake_producer import FakeProducer, FakeTransactionalProdu
 
 __all__ = ["Connection", "FaultyDisk", "Killed", "Living", "SharedFolder", "WatchedDisk", "places"]
 
-OUTPUT_PARTITIONS = 2  # Of a topic that comes into being with its first record
-KAFKA, STORE = "Kafka", "its store"  # Services that a process may hear nothing of
-REQUESTS, ANSWERS = "requests", "answers"  # What a silent network drops; without requests there are no answers either
+OUTPUT_PARTITIONS = 2  # Of an automatically created topic
+KAFKA, STORE = "Kafka", "its store"  # Services that may become silent
+REQUESTS, ANSWERS = "requests", "answers"  # Dropped by a silent network
 T = TypeVar("T")
 
 
 class Killed(BaseException):
-    """The process is dead. No ``except Exception`` sees it."""
+    """The process is dead; not caught by ``except Exception``."""
 
 
 class Living(Protocol):
-    """A process, as its connections see it."""
+    """The interface of a process for its connections."""
 
     def effect(self, what: str) -> None:
-        """Something is about to happen that others can notice; it raises Killed where the process is dead."""
+        """Called before each visible effect. Raises Killed: the process is dead."""
 
     def note(self, what: str) -> None:
-        """Write something down."""
+        """Add an event to the trace."""
 
     def travel(self) -> None:
-        """Let the time pass that a request takes."""
+        """Advance the clock by the time of a request."""
 
     def wait_in_vain(self) -> None:
-        """Let the time pass after which a request is given up."""
+        """Advance the clock by the timeout of a request."""
 
     def silence(self, service: str) -> str:
-        """Return what the network drops between the process and a service: nothing, requests, or answers alone."""
+        """Return what the network drops between the process and a service: nothing, requests, or only answers."""
 
     def disk_error(self, operation: str) -> OSError | None:
-        """Return the failure of the disk that is due now, if any."""
+        """Return the disk error for this operation, if any."""
 
 
 def places(offsets: Mapping[TopicPartition, Any]) -> str:
-    """Return partitions with what belongs to each, in order.
+    """Format partitions with their values, in order.
 
     >>> places({TopicPartition("b", 0): 7, TopicPartition("a", 1): 3})
     'a[1]@3 b[0]@7'
@@ -79,7 +78,7 @@ def places(offsets: Mapping[TopicPartition, Any]) -> str:
 
 
 class _Reached(FakeKafka):
-    """The same Kafka as one process reaches it: while the network is silent, its requests have no answer."""
+    """The same Kafka for one process, whose requests get no answer while the network is silent."""
 
     def __init__(self, kafka: FakeKafka, process: Living) -> None:
         vars(self).update(_whole=kafka, _process=process)
@@ -101,7 +100,7 @@ class _Reached(FakeKafka):
         return self._whole.coordinates and self.is_up
 
     def run_remote(self, operation: str, action: Callable[[], T]) -> T:
-        """Run what this process sends to a broker."""
+        """Run this process's request to a broker."""
         silence = self._process.silence(KAFKA)
         if not silence:
             answer: T = self._whole.run_remote(operation, action)
@@ -139,7 +138,7 @@ class Connection:
     def producer(
         self, *, client: Mapping[str, Any] | None = None, partitioner: str | Choose = "sticky"
     ) -> ProducerPort:
-        """Return a producer that dies with the process; topics that it names are created, as most brokers do."""
+        """Return a producer that dies with the process and creates missing topics, like most brokers."""
         return Producer(
             self._kafka.producer(client=client, partitioner=partitioner), self._process, self._creator(client)
         )
@@ -147,12 +146,12 @@ class Connection:
     def transactional_producer(
         self, transactional_id: str, *, client: Mapping[str, Any] | None = None, partitioner: str | Choose = "sticky"
     ) -> TransactionalProducer:
-        """Return a producer that dies with the process; what it had begun is aborted once another has its id."""
+        """Return a producer that dies with the process; its open transaction is aborted once another has its id."""
         real = self._kafka.transactional_producer(transactional_id, client=client, partitioner=partitioner)
         return TransactionalProducer(real, self._process, self._creator(client))
 
     def _creator(self, client: Mapping[str, Any] | None) -> Callable[[str], None]:
-        """Return what creates a topic that a record is for, unless ``produce.auto_create`` says no."""
+        """Return a function that creates a record's topic, unless ``produce.auto_create`` is off."""
 
         def create(topic: str) -> None:
             if isinstance(topic, str) and TOPIC_LEGAL.fullmatch(topic) and self._kafka.topic(topic) is None:
@@ -161,13 +160,13 @@ class Connection:
         return create if (client or {}).get("allow_auto_create_topics", True) else lambda topic: None
 
     def open_transactions(self, group: str) -> Sequence[OpenTransaction]:
-        """Return the transactions that hold back what a group commits."""
+        """Return the open transactions that block a group's commits."""
         return remote(self._process, "open_transactions", lambda: self._kafka.open_transactions(group))
 
     def ensure_topic(
         self, topic: str, partitions: int = 1, config: Mapping[str, str] | None = None, replication: int | None = None
     ) -> bool:
-        """Create the topic where it does not exist; return whether it was created."""
+        """Create the topic unless it exists; return whether it was created."""
         how = topic, partitions, config, replication
         return remote(self._process, "ensure_topic", lambda: self._kafka.ensure_topic(*how))
 
@@ -176,7 +175,7 @@ class Connection:
         remote(self._process, "delete_records", lambda: self._kafka.delete_records(topic, partition, before))
 
     def group_offsets(self, group: str) -> Mapping[TopicPartition, OffsetAndMetadata]:
-        """Return all that a group has committed."""
+        """Return all commits of a group."""
         return remote(self._process, "group_offsets", lambda: self._kafka.group_offsets(group))
 
     def group_members(self, group: str) -> Sequence[str]:
@@ -188,7 +187,7 @@ class Connection:
         return remote(self._process, "describe_group", lambda: self._kafka.describe_group(group))
 
     def describe_logs(self, topics: Collection[str]) -> Mapping[str, TopicState]:
-        """Return where the logs of topics begin and end."""
+        """Return the begin and end of topics' logs."""
         return remote(self._process, "describe_logs", lambda: self._kafka.describe_logs(topics))
 
     def has_joined(self, group: str) -> bool:
@@ -200,11 +199,11 @@ class Connection:
         return remote(self._process, "commit_ages", lambda: self._kafka.commit_ages(group, within_s))
 
     def remove_members(self, group: str, names: Collection[str]) -> None:
-        """Take static members out of a group."""
+        """Remove static members from a group."""
         remote(self._process, "remove_members", lambda: self._kafka.remove_members(group, names))
 
     def delete_offsets(self, group: str, partitions: Collection[TopicPartition]) -> None:
-        """Delete what a group has committed for these."""
+        """Delete a group's commits for these partitions."""
         remote(self._process, "delete_offsets", lambda: self._kafka.delete_offsets(group, partitions))
 
     def delete_groups(self, groups: Collection[str]) -> Sequence[str]:
@@ -213,7 +212,7 @@ class Connection:
 
 
 def remote(process: Living, what: str, call: Callable[[], T], about: str = "") -> T:
-    """Do what a client sends to a broker: it takes time, and a broker that does not answer takes more."""
+    """Run a client's request to a broker: it takes time, and more if the broker does not answer."""
     process.effect(what)
     process.travel()
     try:
@@ -229,7 +228,7 @@ def remote(process: Living, what: str, call: Callable[[], T], about: str = "") -
 
 
 class _Listener:
-    """Writes down what the listener is told."""
+    """Traces the calls of a listener."""
 
     def __init__(self, real: RebalanceHandler, process: Living) -> None:
         self._real, self._process = real, process
@@ -252,7 +251,7 @@ class _Listener:
 
 
 class Consumer:
-    """A :class:`~downspout.kafka.port.ConsumerPort` for one process; what asks nobody is the fake's own."""
+    """A :class:`~downspout.kafka.port.ConsumerPort` for one process; local calls go to the fake directly."""
 
     def __init__(self, real: FakeConsumer, process: Living) -> None:
         self._real, self._process = real, process
@@ -264,7 +263,7 @@ class Consumer:
         self.fetches, self.gather = real.fetches, real.gather
 
     def __getattr__(self, name: str) -> Any:
-        """Return a call that goes to the broker and needs no word about what it is for."""
+        """Return a method that sends a request to the broker."""
         if name not in _ASKED:
             raise AttributeError(name)
         call = getattr(self._real, name)
@@ -295,14 +294,14 @@ class Consumer:
         return found
 
     def commit(self, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
-        """Commit and wait for the broker's word."""
+        """Commit and wait for the broker's answer."""
         told = places({tp: given.offset for tp, given in offsets.items()})
         remote(self._process, "commit", lambda: self._real.commit(offsets), told)
 
     def commit_async(
         self, offsets: Mapping[TopicPartition, OffsetAndMetadata], answered: Answered | None = None
     ) -> None:
-        """Send a commit and do not wait."""
+        """Send a commit without waiting."""
         told = places({tp: given.offset for tp, given in offsets.items()})
         remote(self._process, "commit_async", lambda: self._real.commit_async(offsets, answered), told)
 
@@ -332,20 +331,20 @@ class Producer:
         self._real.send(topic, **record)
 
     def results(self) -> Sequence[Sent]:
-        """Return what became of records."""
+        """Return the results of records."""
         return self._real.results()
 
     @property
     def buffered_bytes(self) -> int:
-        """How many bytes wait for an answer."""
+        """Bytes of unanswered records."""
         return self._real.buffered_bytes
 
     def refuse_when_stuck(self, seconds: float) -> None:
-        """Refuse records for a partition that has had no answer for so long."""
+        """Refuse records for a partition that is silent for so long."""
         self._real.refuse_when_stuck(seconds)
 
     def oldest_s(self) -> float:
-        """Return for how long the oldest record has waited."""
+        """Return the age in seconds of the oldest unanswered record."""
         return self._real.oldest_s()
 
     @property
@@ -354,11 +353,11 @@ class Producer:
         return self._real.retried
 
     def flush(self, timeout_s: float = 30.0) -> None:
-        """Wait until all is in the log."""
+        """Wait until all records are in the log."""
         remote(self._process, "flush", lambda: self._real.flush(timeout_s))
 
     def acknowledged(self) -> bool:
-        """Return whether all is in the log."""
+        """Return whether all records are in the log."""
         return remote(self._process, "acknowledged", self._real.acknowledged)
 
     def close(self) -> None:
@@ -373,7 +372,7 @@ class TransactionalProducer(Producer):
 
     @property
     def is_over(self) -> bool:
-        """Whether it is not to be used again."""
+        """Whether it must not be used again."""
         return self._real.is_over
 
     def begin(self) -> None:
@@ -387,18 +386,18 @@ class TransactionalProducer(Producer):
     def send_offsets(
         self, offsets: Mapping[TopicPartition, OffsetAndMetadata], membership: GroupMembership, timeout_s: float = 30.0
     ) -> None:
-        """Make offsets of a consumer group part of the transaction."""
+        """Add a consumer group's offsets to the transaction."""
         told = places({tp: given.offset for tp, given in offsets.items()})
         remote(
             self._process, "send_offsets", lambda: self._real.send_offsets(offsets, membership, timeout_s), about=told
         )
 
     def commit(self, timeout_s: float = 30.0) -> None:
-        """Send what is queued, and commit."""
+        """Send queued records, and commit."""
         remote(self._process, "commit_transaction", lambda: self._real.commit(timeout_s))
 
     def abort(self, timeout_s: float = 30.0) -> None:
-        """Drop what is queued, and abort."""
+        """Drop queued records, and abort."""
         remote(self._process, "abort_transaction", lambda: self._real.abort(timeout_s))
 
 
@@ -406,29 +405,29 @@ class TransactionalProducer(Producer):
 class SharedFolder:
     """The folder that all processes of a world write to."""
 
-    top: Path  # where it is
+    top: Path
     wall: Callable[[], float]  # the world's time in seconds since the epoch
     written: dict[Path, float] = field(default_factory=dict)  # when each file was written
-    ahead_s: float = 0.0  # by how much clocks are ahead of where files are
-    swept: int = 0  # how often somebody asked for a file's age while they were
+    ahead_s: float = 0.0  # how far clocks are ahead of the files' times
+    swept: int = 0  # how often a file's age was read meanwhile
 
     def set_right(self) -> None:
-        """Let clocks be right again."""
+        """Correct the clocks."""
         self.ahead_s = 0.0
 
 
 class WatchedDisk(Disk):
-    """The local file system: each change passes ``_change`` and each look ``_look``, for a test to interfere.
+    """The local file system with hooks for tests: ``_change`` for each change, ``_look`` for each read.
 
-    Its order does not depend on the file system.
+    Listings are sorted.
     """
 
     def _change(self, operation: str, path: Path, change: Callable[[], None], source: Path | None = None) -> None:
-        """Do something to ``path``; a link and a rename have a ``source``."""
+        """Make a change to ``path``; a link and a rename have a ``source``."""
         change()
 
     def _look(self, operation: str, path: Path) -> None:
-        """Nothing to do: what is asked for comes next."""
+        """Called before each read."""
 
     def make_folder(self, folder: Path) -> None:
         """Make a folder and those above it."""
@@ -465,7 +464,7 @@ class WatchedDisk(Disk):
         return super().exists(path)
 
     def names(self, folder: Path, at_least: str = "") -> list[str]:
-        """Return what is in a folder, which may not exist."""
+        """Return the names in a folder, which may not exist."""
         self._look("names", folder)
         return sorted(super().names(folder, at_least))
 
@@ -476,17 +475,16 @@ class WatchedDisk(Disk):
 
 
 class FaultyDisk(WatchedDisk):
-    """The file system, for one process. A step that fails happened (and its answer was lost) or did not.
+    """The file system for one process. A failed step may have taken effect.
 
-    Kafka's host and ours are not the same: a process that is killed loses no file that it had written, only a machine
-    that loses its power does.
+    A killed process loses no written file; only a power failure would.
     """
 
     def __init__(self, process: Living, shared: SharedFolder, chance: Callable[[], float]) -> None:
         self._process, self._shared, self._chance = process, shared, chance
 
     def sync(self, path: Path) -> None:
-        """Force a file or a folder to the disk: nothing to do, since no power is cut here."""
+        """Do nothing: there are no power failures here."""
         self._change("sync", path, lambda: None)
 
     def modified(self, path: Path) -> float:
@@ -505,7 +503,7 @@ class FaultyDisk(WatchedDisk):
         elif source is not None:
             written[path] = written.get(source, 0.0)
         if not path.is_relative_to(self._shared.top):
-            return  # a folder above, which is there; where it is differs from machine to machine
+            return  # a parent folder, which exists; its path differs between machines
         self._process.effect(operation)
         place = path.relative_to(self._shared.top).as_posix()
         failure = self._process.disk_error(operation)
@@ -522,5 +520,5 @@ class FaultyDisk(WatchedDisk):
 
 
 def full() -> OSError:
-    """Return the error of a disk without room."""
+    """Return the error of a full disk."""
     return OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))

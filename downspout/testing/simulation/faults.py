@@ -1,7 +1,7 @@
-"""From a seed to the plan of a world: how large it is, how the topology is set, and what goes wrong when.
+"""Draw a world's plan from a seed: its size, the topology's settings, and its faults.
 
-Not every world has every kind of fault: each draws which kinds it has. Faults that are rare together, or that hide
-each other, so meet in some worlds and are alone in others.
+Each world draws its kinds of faults. So rare combinations of faults occur in some worlds, and faults that hide each
+other occur alone in others.
 """
 
 from __future__ import annotations
@@ -46,19 +46,18 @@ KINDS: Mapping[str, str] = {
     "silence": "one process hears nothing of Kafka or of its store for a while; its requests arrive, or do not",
     "store": "a request to the object store is not done, done without an answer, done twice, or late",
 }
-"""Kinds of faults, and what each is. They are injected at random moments."""
+"""Kinds of faults, injected at random times."""
 
 OFTEN: Mapping[str, float] = {"crash": 2, "pause": 2, "killer": 0.2}
-"""Kinds that are so many times as frequent as others: what is interesting happens between two deaths. Killers are
-so seldom because each takes a dozen deaths."""
+"""Relative frequencies: most bugs show between two deaths. Killers are rare, because each causes a dozen deaths."""
 
-CHUNKS = 1 / 3  # Share of the worlds in which tuples are chunks
-STORES = 1 / 4  # Share of those in which sinks write to an object store
+CHUNKS = 1 / 3  # Share of worlds in which tuples are chunks
+STORES = 1 / 4  # Share of worlds in which sinks write to an object store
 
 
 @dataclass(frozen=True)
 class Step:
-    """One thing that the world does: when (virtual seconds from the start), what, and chance's numbers for it."""
+    """One step of a plan: its time in virtual seconds from the start, its kind, and random numbers for it."""
 
     at: float
     kind: str
@@ -69,22 +68,22 @@ class Step:
 
 @dataclass(frozen=True)
 class FaultPlan:
-    """What a world is."""
+    """The plan of a world."""
 
-    seed: int  # of everything
+    seed: int
     partitions: int  # of each topic
     members: int  # processes at the start
     cooperative: bool  # whether groups rebalance incrementally
-    duration_s: float  # how long records and faults come; then the world calms down
+    duration_s: float  # of records and faults; then the world calms down
     config: dict[str, Any]  # settings and Storm's keys, for all components
-    transactions: float  # share of the bursts of records that are written in transactions
-    latency_s: float  # longest time that a request takes
+    transactions: float  # share of bursts that are transactions
+    latency_s: float  # maximum time of a request
     store: bool = False  # whether the sinks write to an object store
-    steps: list[Step] = field(default_factory=list)  # what happens, in the order of time
+    steps: list[Step] = field(default_factory=list)  # in order of time
 
     @property
     def kinds(self) -> set[str]:
-        """Which kinds of faults there are."""
+        """The kinds of faults in it."""
         return {step.kind for step in self.steps} & KINDS.keys()
 
 
@@ -121,7 +120,7 @@ def draw(seed: int, without: tuple[str, ...] = ()) -> FaultPlan:
         duration_s=duration,
         config=config,
         transactions=rng.choice([0.0, 0.0, 0.3, 0.8]),
-        # A flush is a dozen requests to a store, and some worlds flush every row: it must not look as if it were stuck.
+        # A flush makes a dozen requests to a store, and some worlds flush every row: it must not look stuck.
         latency_s=min(rng.choice([0.0, 0.005, 0.05, 0.3]), 0.05 if store else 1.0),
         store=store,
     )
@@ -139,7 +138,7 @@ def draw(seed: int, without: tuple[str, ...] = ()) -> FaultPlan:
 
 
 def _mode(seed: int) -> dict[str, Any]:
-    """Say whether tuples are records or chunks; by chance of its own, so that all else in a world is as it was."""
+    """Draw records or chunks, from a separate random generator to keep the rest of a world as it was."""
     rng = random.Random(f"{seed}/mode")
     if rng.random() >= CHUNKS:
         return {"kafka.emit": "record"}
@@ -151,7 +150,7 @@ def _mode(seed: int) -> dict[str, Any]:
 
 
 def requests(seed: int, plan: FaultPlan) -> list[Step]:
-    """Say what becomes of requests to a store; by chance of its own, too."""
+    """Draw the faults of a store's requests, from a separate random generator."""
     rng = random.Random(f"{seed}/requests")
     if rng.random() < 0.2:
         return []
@@ -160,11 +159,11 @@ def requests(seed: int, plan: FaultPlan) -> list[Step]:
 
 
 def of_batches(plan: FaultPlan, without: tuple[str, ...]) -> FaultPlan:
-    """Return the plan for a topology of batches: one process, and stores that may not answer."""
+    """Adapt a plan to a topology of batches: one process, and stores with faults."""
     rng = random.Random(f"{plan.seed}/batches")
     config = {key: value for key, value in plan.config.items() if not key.startswith(("parquet.", "kafka.emit"))}
     config |= {
-        # Without a pause, a world would do little else than begin empty batches.
+        # Without an interval, a world would mostly begin empty batches.
         "batch.emit_interval_ms": rng.choice([300, 1_000, 5_000]),
         "batch.max_active": rng.choice([1, 2, 5]),
         "batch.records_max": rng.choice([1, 3, 20, 10_000]),
@@ -176,7 +175,7 @@ def of_batches(plan: FaultPlan, without: tuple[str, ...]) -> FaultPlan:
 
 
 def _bursts(rng: random.Random, duration: float) -> list[Step]:
-    """Records come in bursts, with quiet times between."""
+    """Draw bursts of records, with quiet times between."""
     return [
         Step(rng.uniform(0, duration), "records", size=rng.choice([1, 1, 3, 8, 25]), chance=rng.random())
         for _ in range(rng.randint(2, 14))
@@ -184,7 +183,7 @@ def _bursts(rng: random.Random, duration: float) -> list[Step]:
 
 
 def _work_for(rng: random.Random, faults: list[Step]) -> list[Step]:
-    """A fault is interesting where there is work to disturb: records come shortly before, mostly."""
+    """Draw records shortly before many faults, so that these disturb some work."""
     return [
         Step(max(0.0, step.at - rng.uniform(0, 4)), "records", size=rng.choice([3, 10, 25]), chance=rng.random())
         for step in faults
@@ -193,7 +192,7 @@ def _work_for(rng: random.Random, faults: list[Step]) -> list[Step]:
 
 
 def _faults(rng: random.Random, kind: str, duration: float) -> list[Step]:
-    """Some of one kind, mostly far apart, at times together."""
+    """Draw faults of one kind, scattered or clustered."""
     count = 1 if kind == "killer" else rng.choice([1, 1, 2, 4]) * int(OFTEN.get(kind, 1))
     center, width = rng.uniform(0, duration), rng.choice([5.0, duration])
     return [
@@ -227,7 +226,7 @@ AIMS = (
     frozenset[str](),
 )
 AIMED_MAX, ANY_MAX = 14, 40
-"""A fault comes at one of so many of the next calls; one flush of one file takes about 12 steps."""
+"""A fault strikes at one of this many next calls; flushing a file takes about 12."""
 STORE_FAULTS = ("lost", "unanswered", "late", "late", "twice")
 QUESTIONS = ("committed", "beginning_offsets", "end_offsets", "topic_id", "partitions_for")
 
@@ -243,19 +242,19 @@ class Faults:
         self._known: set[str] = set()
 
     def inject(self, step: Step) -> None:
-        """Let something go wrong, now or soon."""
+        """Inject a fault, now or soon."""
         self._world.trace.note("world", step.kind)
         getattr(self, f"_{step.kind}")(step)
 
     def stop(self) -> None:
-        """Make good what is still wrong."""
+        """End all faults."""
         self._world.kafka.faults.clear()
         self._world.kafka.broker_up()
         self._world.kafka.coordinator_up()
         self._world.shared_folder.set_right()
 
     def _process(self, step: Step) -> SimulatedProcess | None:
-        """Return the process that is meant: one that is not in the middle of something."""
+        """Choose a process that is neither in the middle of a turn nor leaving."""
         free = [process for process in self._world.processes if not process.busy and not process.leaving]
         return free[step.member % len(free)] if free else None
 
@@ -269,7 +268,7 @@ class Faults:
             process.fuse = self._fuse(step, self._kill)
 
     def _fuse(self, step: Step, action: Callable[[SimulatedProcess], None]) -> Fuse:
-        """Aim at the steps of a flush, at commits, or at whatever comes."""
+        """Aim at the steps of a flush, at commits, or at any effect."""
         aim = AIMS[int(step.size * len(AIMS))]
         return Fuse(self.chance.randrange(AIMED_MAX if aim else ANY_MAX), action, aim)
 
@@ -299,7 +298,7 @@ class Faults:
         self._pause(step, replaced=True)
 
     def _replace(self, process: SimulatedProcess) -> None:
-        """Somebody believes that it is dead, and starts another with the same member number."""
+        """Start another process with the same member number, as if the first were dead."""
         if process.alive and process in self._world.processes and not self._world.calm:
             self._count("replaced")
             process.replaced = True
@@ -319,7 +318,7 @@ class Faults:
                 self._world.later(step.chance * 60, lambda: self._world.start(process.number))
 
     def _silence(self, step: Step) -> None:
-        """Cut one process off, or from a store all; others of its group go on, and may take over what it has."""
+        """Cut off one process, or all from a store; others of its group continue, and may take over."""
         if (process := self._process(step)) is None:
             return
         session = self._world.plan.config["kafka.session_timeout_ms"] / 1000
@@ -371,7 +370,7 @@ class Faults:
         return found[int(step.chance * len(found))]
 
     def _compaction(self, step: Step) -> None:
-        """Take random records of a partition, up to the last stable offset."""
+        """Remove random records of a partition below the last stable offset."""
         tp = self._partition(step)
         log = self._world.kafka.log(tp)
         gone = self._world.sources.remove(
@@ -384,7 +383,7 @@ class Faults:
         self._world.trace.note("world", f"compacts {' '.join(sent.place for sent in gone)}")
 
     def _retention(self, step: Step) -> None:
-        """Move the start of a log: mostly among what is committed, at times anywhere."""
+        """Move the start of a log, mostly within the committed part, sometimes anywhere."""
         tp = self._partition(step)
         log = self._world.kafka.log(tp)
         committed = self._world.kafka.committed(self._world.group).get(tp)
@@ -428,14 +427,14 @@ class Faults:
         self._killers_due += 1
 
     def may_kill(self, tups: Iterable[Any]) -> bool:
-        """Return whether :meth:`kills` is to be asked about each of a bolt's tuples; otherwise they have been seen."""
+        """Return whether to ask :meth:`kills` about each tuple of a bolt; otherwise note that it has seen them."""
         if self._killers_due or self.killers:
             return True
         self._known.update(place for tup in tups for place in places_in(tup.values))
         return False
 
     def kills(self, process: SimulatedProcess, tup: Any) -> bool:
-        """Return whether a bolt's tuple kills the process: the next record that no bolt has seen is such a one."""
+        """Return whether a tuple kills the process: a due killer becomes the next record that no bolt has seen."""
         for place in places_in(tup.values):
             if self._killers_due and place not in self._known:
                 self._killers_due -= 1

@@ -41,26 +41,25 @@ Check = Callable[[Sequence[ProducedRecord], Any], Iterable[str]]
 
 @dataclass(frozen=True)
 class Scenario:
-    """A topology, what it is given, and what must come of that.
+    """A topology, its input, and its expected output.
 
     Args:
         topology: streamparse's Topology class (or a graph): KafkaSpouts that read ``topics``, and sinks.
-        records: makes a record of a source of chance and the record's number: its value, or a
+        records: makes a record from a random generator and the record's number: its value, or a
             :class:`~downspout.testing.simulation.Message`.
-        rows: returns the rows that must come of a record, as dicts by column, or None where it cannot be processed and
-            must have a dead letter. Values are compared as the sink's columns hold them. Called after the run, with
-            what was sent (``value``, ``key``, ``topic``, …). With several sinks a dict: the name of each sink, and its
-            function.
-        check: instead of ``rows``, for sinks whose rows have no origin, such as those of AggregateBolt: returns what is
-            wrong, given what was sent and the sink's directory; with several sinks a dict. Of a KafkaBolt too: given
-            what was sent and the records of its topic, as a read_committed consumer sees them. No record is compacted
-            or deleted then, and none kills a process.
-        states: for a topology of batches, instead of both: returns what a StateBolt must hold in the end, by key, given
-            what was sent; with several states a dict. Stores are in memory there, and one process runs at a time, but
-            for one that is replaced and wakes.
-        config: settings and Storm's keys that stay as they are given. The seed draws others, that only trade time; in a
-            third of the worlds tuples are chunks (``kafka.emit``), where the spouts can emit them.
-        without: kinds of faults that the topology cannot have (``downspout.testing.simulation.KINDS``).
+        rows: returns the expected rows of a record as dicts by column, or None if it cannot be processed and must have
+            a dead letter. Values are compared as the sink's columns hold them. Called after the run with the sent
+            record (``value``, ``key``, ``topic``, …). With several sinks, a dict of functions by sink.
+        check: instead of ``rows``, for sinks whose rows have no origin, such as AggregateBolt's: returns problems,
+            given the sent records and the sink's directory; with several sinks, a dict. For a KafkaBolt, it is given
+            the sent records and those of its topic, as a read_committed consumer sees them. No record is compacted or
+            deleted then, and none kills a process.
+        states: instead of both, for a topology of batches: returns the expected final values of a StateBolt by key,
+            given the sent records; with several states, a dict. Stores are in memory, and one process runs at a time,
+            except for a replaced one that wakes.
+        config: fixed settings and Storm's keys. The seed draws others that only affect timing; in a third of the worlds
+            tuples are chunks (``kafka.emit``), if the spouts can emit them.
+        without: kinds of faults to exclude (``downspout.testing.simulation.KINDS``).
     """
 
     topology: Any
@@ -79,23 +78,23 @@ class Scenario:
 
 @dataclass
 class Outcome:
-    """What came of one seed."""
+    """The result of one seed."""
 
-    seed: int  # which
-    violations: list[str]  # what is wrong, one sentence each; empty: nothing
+    seed: int
+    violations: list[str]  # one sentence each
     hash: str  # of the trace; the same seed gives the same one
-    simulated_s: float  # virtual seconds that the run took
+    simulated_s: float  # virtual seconds of the run
     records: int  # written
-    emitted: int  # by the spouts, repeats included
-    chunks: int  # tuples of the spouts that were chunks
+    emitted: int  # by the spouts, with repetitions
+    chunks: int  # chunks emitted by the spouts
     rebalances: int  # of the consumer group
     injected: Counter[str]  # faults that struck, by kind
-    report: str  # the violations, the last events about what they concern, and how to run the seed again
+    report: str  # the violations, the last related events, and how to repeat the seed
     trace: Trace
 
 
 class SimulationError(AssertionError):
-    """A seed violated a property; the text is the outcome's report."""
+    """A seed violated a property; the message is the outcome's report."""
 
 
 def simulate(
@@ -103,14 +102,11 @@ def simulate(
 ) -> list[Outcome]:
     """Run a scenario in the world of each seed; for tests.
 
-    Args:
-        scenario: what to run.
-        seeds: which worlds.
-        again: how the failure report tells to run a seed again.
+    ``again`` is how the failure report tells to repeat a seed.
 
     Raises:
         SimulationError: a property does not hold in one of them; the rest is not run.
-        DownspoutError: the scenario cannot be run at all.
+        DownspoutError: the scenario is invalid.
     """
     outcomes = []
     for seed in seeds:
@@ -122,7 +118,7 @@ def simulate(
 
 
 def run_seed(scenario: Scenario, seed: int, *, again: str = "", plan: FaultPlan | None = None) -> Outcome:
-    """Run one seed and return what came of it."""
+    """Run one seed."""
     graph = scenario.graph
     plan = plan or plan_of(scenario, seed)
     confs, sinks = _confs(graph, plan, scenario)
@@ -171,7 +167,7 @@ def plan_of(scenario: Scenario, seed: int) -> FaultPlan:
 
 
 def _may_emit_chunks(graph: Graph, spout: Component, conf: Mapping[str, Any]) -> bool:
-    """Return whether chance may decide that a spout emits chunks: it can, and the topology does not decide it."""
+    """Return whether a spout can emit chunks, and the topology leaves the choice open."""
     if "kafka.emit" in graph.config or "kafka.emit" in spout.config:
         return False
     try:
@@ -183,7 +179,7 @@ def _may_emit_chunks(graph: Graph, spout: Component, conf: Mapping[str, Any]) ->
 
 @dataclass
 class _Sink:
-    """A sink, and what its files must hold: either ``rows`` or ``check`` says it."""
+    """A sink, and either ``rows`` or ``check`` for its files."""
 
     conf: Mapping[str, Any]
     rows: Rows | None
@@ -191,7 +187,7 @@ class _Sink:
     directory: Path = Path()
 
     def wrong(self, world: World, sent: Sequence[ProducedRecord]) -> Iterable[str]:
-        """Return what ``check`` finds wrong."""
+        """Return the problems that ``check`` finds."""
         if self.check is None:
             return []
         topic = self.conf.get("produce.topic")
@@ -201,7 +197,7 @@ class _Sink:
         return self.check(sent, written)
 
     def compared(self, world: World) -> SinkRows:
-        """Return what is in its files, and what must be."""
+        """Return the found and the expected rows."""
         assert self.rows is not None  # otherwise it has a check
         settings = parse_scope(self.conf, "parquet")
         columns = Columns.parse(settings["schema"] or ())
@@ -216,7 +212,7 @@ class _Sink:
 
 
 def _verdict(world: World, sinks: Mapping[str, _Sink], dead_letters: str) -> list[str]:
-    """Add what is wrong to the world's violations; return the places of the records concerned."""
+    """Add problems to the world's violations; return the places of the records concerned."""
     if world.violations:
         return [violation.split(":")[1].split("@")[0].strip() for violation in world.violations if ": " in violation]
     sent = world.sources.sent
@@ -231,7 +227,7 @@ def _verdict(world: World, sinks: Mapping[str, _Sink], dead_letters: str) -> lis
 
 
 def _unless_it_kills(world: World, rows: Rows) -> Rows:
-    """A record that kills whoever processes it becomes nothing but a dead letter."""
+    """Wrap ``rows``: a record that kills processes must only become a dead letter."""
     killers = world.faults.killers
     return lambda record: None if record.place in killers else rows(record)
 
@@ -269,7 +265,7 @@ def _report(seed: int, world: World, concerned: list[str], again: str) -> str:
 
 
 def _about(trace: Trace, place: str) -> list[TimelineEvent]:
-    """Return the last events that name a record, and how processes began and ended between them."""
+    """Return the last events that name a record, with the starts and ends of processes since the first of them."""
     named = [event for event in trace.events if any(covers(word, place) for word in re.split(r"[ :]", event.what))]
     since = named[-EVENTS_SHOWN:][0].at if named else 0.0
     ends = ("is killed", "dies", "starts", "ends", "stands", "wakes", "has left", "link")
@@ -279,7 +275,7 @@ def _about(trace: Trace, place: str) -> list[TimelineEvent]:
 
 
 def covers(word: str, place: str) -> bool:
-    """Return whether a word of the trace names a record, or a range that it is in.
+    """Return whether a word of the trace names a record, or a range that contains it.
 
     >>> [covers(word, "orders[0]@7") for word in ("orders[0]@7", "orders[0]@3-8", "orders[0]@3-7", "orders[1]@3-8")]
     [True, True, False, False]
@@ -301,7 +297,7 @@ def _confs(graph: Graph, plan: FaultPlan, scenario: Scenario) -> tuple[dict[str,
     """Return the configuration of each component, and the sinks.
 
     Raises:
-        TopologyError: there is no sink or no KafkaSpout, or the scenario does not say what a sink must hold.
+        TopologyError: no sink or no KafkaSpout, or the scenario lacks a sink's expected content.
     """
     confs = _resolved(graph, {**plan.config, **scenario.config})
     for conf in confs.values():
@@ -334,7 +330,7 @@ def _states(graph: Graph, scenario: Scenario) -> dict[str, States]:
     """Return the scenario's functions by state.
 
     Raises:
-        TopologyError: it has none of a state, or says something of sinks, whose rows are not looked at here.
+        TopologyError: one for a state is missing, or there are some for sinks, which are not checked here.
     """
     names = [bolt.name for bolt in states_of(graph)]
     made = _by_sink(graph, names, "states", scenario.states)
@@ -348,7 +344,7 @@ def _states(graph: Graph, scenario: Scenario) -> dict[str, States]:
 
 
 def _by_sink(graph: Graph, names: Sequence[str], what: str, given: Any) -> dict[str, Any]:
-    """Return a scenario's functions by sink; a single function is that of the only sink."""
+    """Return a scenario's functions by sink; a single function belongs to the only sink."""
     if given is None:
         return {}
     if not isinstance(given, Mapping):
@@ -379,35 +375,35 @@ def _kafka(conf: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _fast_folder() -> str | None:
-    """Return a folder in memory where there is one: the sink's files are many and live for milliseconds."""
+    """Return a folder in memory, if any, for the sinks' many short-lived files."""
     return "/dev/shm" if Path("/dev/shm").is_dir() else None
 
 
 def error_outcome(seed: int, error: Exception) -> str:
-    """Return the report of a seed that could not be run."""
+    """Return the report of a seed that failed to run."""
     return f"seed {seed}: the simulation itself failed: {error}\n{''.join(traceback.format_exception(error))}"
 
 
-# --- many seeds, over several processes, with progress and a summary ---
+# --- Many seeds, over several processes ---
 
 CHUNK = 25  # Seeds that a worker runs before it reports
 
 
 @dataclass
 class SoakTotals:
-    """Figures of many seeds."""
+    """The totals of many seeds, as in :class:`Outcome`."""
 
-    seeds: int = 0  # that were run
-    simulated_s: float = 0.0  # virtual seconds
-    records: int = 0  # written
-    emitted: int = 0  # by spouts, repeats included
-    chunks: int = 0  # tuples of spouts that were chunks
-    rebalances: int = 0  # of consumer groups
-    injected: Counter[str] = field(default_factory=Counter)  # faults, by kind
-    reports: list[str] = field(default_factory=list)  # of the seeds that violated a property, the whole text of each
+    seeds: int = 0
+    simulated_s: float = 0.0
+    records: int = 0
+    emitted: int = 0
+    chunks: int = 0
+    rebalances: int = 0
+    injected: Counter[str] = field(default_factory=Counter)
+    reports: list[str] = field(default_factory=list)  # of seeds that violated a property
 
     def add(self, other: SoakTotals) -> None:
-        """Take another's figures in."""
+        """Add other totals."""
         self.seeds += other.seeds
         self.simulated_s += other.simulated_s
         self.records += other.records
@@ -428,10 +424,10 @@ class SoakTotals:
 
 
 def load_scenarios(target: str) -> dict[str, Scenario]:
-    """Return the scenarios that a target names: ``FILE`` or ``module`` (all in it), with ``:NAME`` one of them.
+    """Return the scenarios of a target: all of ``FILE`` or ``module``, or with ``:NAME`` one of them.
 
     Raises:
-        TopologyError: there is no such file, or no such scenario in it.
+        TopologyError: no such file, or no such scenario in it.
     """
     place, _, wanted = target.rpartition(":") if ":" in target else (target, "", "")
     module = load_module(place, "a scenario")
@@ -444,7 +440,7 @@ def load_scenarios(target: str) -> dict[str, Scenario]:
 
 
 def scenario_of(scenarios: Mapping[str, Scenario], seed: int) -> str:
-    """Return the name of the one that a seed is of: they take turns."""
+    """Return the name of a seed's scenario: they take turns."""
     return list(scenarios)[seed % len(scenarios)]
 
 
@@ -460,9 +456,9 @@ def soak(
     """Run seeds, each in one of the target's scenarios in turn.
 
     Args:
-        progress: where to say how far it is.
-        tell: called with the report of each violation, as it is found.
-        failures_max: stop after so many violations.
+        progress: receives progress lines.
+        tell: called with the report of each violation.
+        failures_max: stop after this many violations.
     """
     total, started = SoakTotals(), time.monotonic()
     redrawn = progress is not None and progress.isatty()
@@ -521,7 +517,7 @@ def run_part(target: str, seeds: Sequence[int], path: list[str]) -> SoakTotals:
 
 
 def _of(outcome: Outcome) -> SoakTotals:
-    """Return the figures of one seed."""
+    """Return the totals of one seed."""
     return SoakTotals(
         1,
         outcome.simulated_s,
@@ -535,7 +531,7 @@ def _of(outcome: Outcome) -> SoakTotals:
 
 
 def _short(target: str) -> str:
-    """Return a target relative to the working directory, where it lies below it."""
+    """Return a target relative to the working directory, if it is inside."""
     path, colon, name = target.rpartition(":")
     here = f"{Path.cwd()}/"
     return f"{path.removeprefix(here)}{colon}{name}"

@@ -1,4 +1,4 @@
-"""A process that runs the topology in a simulated world: born, stepped, killed, paused, ended in order."""
+"""A process that runs the topology in a simulated world: started, stepped, killed, paused or shut down."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ if TYPE_CHECKING:
 __all__ = ["Fuse", "SimulatedProcess", "place_of", "places_in"]
 
 ROUND_S = 0.001  # Virtual seconds that a round of the engine takes at least
-FAULTS_MAX = 2  # How often bolts fail tuples of one record on purpose: so seldom that none is given up for it
+FAULTS_MAX = 2  # Injected failures per record: too few for the spout to give it up
 
 
 def place_of(origin: Any) -> str:
-    """Name the record that an origin names, as in all messages.
+    """Format an origin like a record in messages.
 
     >>> place_of(("orders", "6jPMvg1sQ2uJmzGz1yRHQw", 3, 918, ""))
     'orders[3]@918'
@@ -45,7 +45,7 @@ def place_of(origin: Any) -> str:
 
 
 def places_in(values: Any) -> list[str]:
-    """Name the records that the values of a tuple are of: one, or those of a chunk; none where there is no origin."""
+    """Return the records of a tuple's values: one, or those of a chunk; empty without an origin."""
     if isinstance(values, pa.RecordBatch):
         return [place_of(origin) for origin in each(values.column(FIELD))] if FIELD in values.schema.names else []
     origin = getattr(values, FIELD, None)
@@ -54,7 +54,7 @@ def places_in(values: Any) -> list[str]:
 
 @dataclass
 class Fuse:
-    """Something happens to a process after so many effects, of those that it aims at (none named: of any)."""
+    """Triggers an action after a number of effects, of those in ``aim`` (empty: of any)."""
 
     left: int
     action: Callable[[SimulatedProcess], None]
@@ -65,8 +65,8 @@ class SimulatedProcess:
     """One process of the topology, from its start to its end.
 
     Args:
-        number: its member number; another process may have had it before.
-        life: which process of that number it is, from 1.
+        number: its member number, perhaps of earlier processes too.
+        life: the count of processes with that number, from 1.
     """
 
     def __init__(self, world: World, number: int, life: int) -> None:
@@ -75,21 +75,21 @@ class SimulatedProcess:
         self.name = f"p{number}.{life}"
         self.due = world.clock.monotonic()
         self.alive = True
-        self.busy = False  # Whether it is in the middle of a turn: then others may have theirs, but not it
+        self.busy = False  # Whether it is in the middle of a turn, while others may have theirs
         self.leaving = False
-        self.replaced = False  # Whether another process of its number was started, as if it were dead
+        self.replaced = False  # Whether another process with its number was started, as if it were dead
         self.fuse: Fuse | None = None
-        self.bolt_faults: deque[str] = deque()  # What bolts do with their next tuples instead of processing them
+        self.bolt_faults: deque[str] = deque()  # Faults at the next tuples of bolts
         self.disk_faults = 0
-        self.store_faults: deque[str] = deque()  # What becomes of requests to the object store
-        self.store_fault_in = 0  # After how many more of them
+        self.store_faults: deque[str] = deque()  # Faults of requests to the object store
+        self.store_fault_in = 0  # Requests before the next of these
         self.silences: dict[str, tuple[str, float]] = {}  # By service, what the network drops, and until when
         self.connection = Connection(world.kafka, self)
         self.bootstrap = f"{world.kafka.bootstrap}/{self.name}"
         clusters.register(self.bootstrap, cast(port.Cluster, self.connection))
         self._chance = random.Random(f"{world.plan.seed}/{self.name}")
         self._started = False
-        self.runs = False  # Whether it has started, and does not leave: then no outage may end it
+        self.runs = False  # Whether it has started and is not leaving: then no outage may end it
         self.engine = Engine(
             world.graph,
             self._confs(world.graph, world.confs),
@@ -116,11 +116,11 @@ class SimulatedProcess:
     # --- its turns ---
 
     def step(self) -> None:
-        """Have one turn: start, do a round, or end in order.
+        """Take one turn: start, do a round, or shut down.
 
         Raises:
             Killed: it was killed.
-            DownspoutError: a component ended the run; it has wound up.
+            DownspoutError: a component ended the run, which is wound up.
         """
         if not self._started:
             self._started = True
@@ -133,7 +133,7 @@ class SimulatedProcess:
             self._or_wind_up(self.engine.round)
 
     def _or_wind_up(self, work: Callable[[], None]) -> None:
-        """Do something; where that fails, end as ``downspout run`` does."""
+        """Call ``work``; on an error, end like ``downspout run``."""
         try:
             work()
         except DownspoutError:
@@ -141,7 +141,7 @@ class SimulatedProcess:
             raise
 
     def leave(self) -> None:
-        """End in order; that may take long, so others have their turns whenever it waits."""
+        """Shut down; others take their turns whenever it waits."""
         self.note("leaves")
         self.runs = False
         self.engine.stop()
@@ -151,13 +151,13 @@ class SimulatedProcess:
         self.note("has left")
 
     def die(self) -> None:
-        """Be dead from now on: connections and disk too."""
+        """Die, with connections and disk."""
         self.alive = False
         for consumer in self.connection.consumers:
             consumer.crash()
 
     def bury(self) -> None:
-        """Let nobody find it any more."""
+        """Unregister its addresses."""
         clusters.unregister(self.bootstrap)
         if self.world.batches is not None:
             self.world.batches.forget(self.name)
@@ -165,7 +165,7 @@ class SimulatedProcess:
     # --- what its connections and its disk ask ---
 
     def effect(self, what: str) -> None:
-        """Be killed or paused, if that is due."""
+        """Trigger a fuse that is due. Raises Killed: the process is dead."""
         if not self.alive:
             raise Killed
         fuse = self.fuse
@@ -177,20 +177,20 @@ class SimulatedProcess:
                 fuse.action(self)
 
     def note(self, what: str) -> None:
-        """Write something down."""
+        """Add an event to the trace."""
         self.world.trace.note(self.name, what)
 
     def travel(self) -> None:
-        """Let the time pass that a request takes."""
+        """Advance the clock by the time of a request."""
         if self.world.plan.latency_s:
             self.world.clock.advance(self._chance.random() * self.world.plan.latency_s)
 
     def wait_in_vain(self) -> None:
-        """Let the time pass after which a request is given up."""
+        """Advance the clock by the timeout of a request."""
         self.world.clock.advance(self._chance.uniform(0.5, 4.0))
 
     def disk_error(self, operation: str) -> OSError | None:
-        """Return the failure of the disk that is due now, if any."""
+        """Return the disk error for this operation, if any."""
         if self.disk_faults <= 0 or operation in ("make_folder", "remove"):
             return None
         self.disk_faults -= 1
@@ -198,7 +198,7 @@ class SimulatedProcess:
         return full()
 
     def fall_silent(self, service: str, dropped: str, seconds: float) -> None:
-        """Let the network drop what it and a service send each other, for a while."""
+        """Make the network drop messages between it and a service, for a while."""
         self.note(f"hears nothing of {service} for {seconds:.1f} s: {dropped} are lost")
         self.silences[service] = dropped, self.world.clock.monotonic() + seconds
         if service == KAFKA and dropped == REQUESTS:
@@ -206,16 +206,16 @@ class SimulatedProcess:
                 consumer.freeze()
 
     def silence(self, service: str) -> str:
-        """Return what the network drops between it and a service now; nothing: it works."""
+        """Return what the network drops between it and a service now; empty: nothing."""
         dropped, until = self.silences.get(service, ("", 0.0))
         return dropped if self.world.clock.monotonic() < until else ""
 
     def store_fault(self, kind: str) -> str:
-        """Return what becomes of the next request to the object store."""
+        """Return the fault of the next request to the object store; empty: none."""
         if dropped := self.silence(STORE):
             return "lost" if dropped == REQUESTS else "unanswered"
         if not self.store_faults or (kind not in WRITES and self._chance.random() < 0.8):
-            return ""  # what writes is more interesting
+            return ""  # prefer writes
         self.store_fault_in -= 1
         if self.store_fault_in >= 0:
             return ""
@@ -265,7 +265,7 @@ class SimulatedProcess:
         return process
 
     def _fault_for(self, task: BoltTask, tup: Any) -> str | None:
-        """Return what the bolt does with this tuple instead; each record is faulted only so often."""
+        """Return the fault for this tuple, if any; each record gets at most ``FAULTS_MAX``."""
         found = places_in(tup.values) or [""]
         if any(self.world.faulted[place] >= FAULTS_MAX for place in found):
             return None
@@ -278,7 +278,7 @@ class SimulatedProcess:
     # --- the observer of its engine ---
 
     def on_emit(self, task: Any, stream: str, values: Any, targets: list[str]) -> None:
-        """Note what spouts emit."""
+        """Trace emits of spouts."""
         if task.component.is_spout and self.world.batches is not None:
             self.world.emitted += 1
             self.note(f"emits {stream}: {values[0]}")
@@ -292,13 +292,13 @@ class SimulatedProcess:
             self.note(f"emits {' '.join(places_in(values)) or told}")
 
     def on_ack(self, task: Any, tuple_id: str) -> None:
-        """Bolts' acks are not noted; those of whole trees are."""
+        """Do nothing: ``on_tree`` traces completed trees."""
 
     def on_fail(self, task: Any, tuple_id: str) -> None:
-        """Likewise."""
+        """Do nothing: ``on_tree`` traces failed trees."""
 
     def on_tree(self, task: Any, msg_id: Any, failure: Failure | None) -> None:
-        """Note what spouts are told."""
+        """Trace acks and fails of spouts."""
         if self.world.batches is not None:
             self.note(f"{msg_id} is {'done' if failure is None else f'failed ({failure.kind} {failure.component})'}")
             return

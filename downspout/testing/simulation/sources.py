@@ -1,4 +1,4 @@
-"""Where records come from in a simulated world, and what may become of each."""
+"""Write the records of a simulated world, and track their state."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ __all__ = ["Maker", "Message", "ProducedRecord", "SharedBatches", "Sources", "St
 
 @dataclass(frozen=True)
 class Message:
-    """What a producer sends."""
+    """A record to send."""
 
     value: bytes | None
     key: bytes | None = None
@@ -41,27 +41,27 @@ Maker = Callable[[random.Random, int], Message | bytes]
 class ProducedRecord:
     """A record that was written."""
 
-    topic: str  # where it is, like ``topic_id``, ``partition`` and ``offset``
+    topic: str
     topic_id: str
     partition: int
     offset: int
-    message: Message  # what was sent
-    state: str = "committed"  # ``committed``, ``open`` (in a transaction that goes on) or ``aborted``
-    removed: bool = False  # whether compaction or retention has taken it
+    message: Message
+    state: str = "committed"  # ``committed``, ``open`` (in an open transaction) or ``aborted``
+    removed: bool = False  # by compaction or retention
 
     @property
     def place(self) -> str:
-        """Its name for messages."""
+        """Its name in messages."""
         return f"{self.topic}[{self.partition}]@{self.offset}"
 
     @property
     def origin(self) -> tuple[str, str, int, int]:
-        """Topic, the topic's id, partition and offset."""
+        """Topic, topic id, partition and offset."""
         return self.topic, self.topic_id, self.partition, self.offset
 
     @property
     def value(self) -> bytes | None:
-        """What it holds."""
+        """Its value."""
         return self.message.value
 
     @property
@@ -128,19 +128,19 @@ class Sources:
         self._world.trace.note("world", f"{'aborts' if aborts else 'commits'} {' '.join(one.place for one in records)}")
 
     def remove(self, gone: Callable[[ProducedRecord], bool]) -> list[ProducedRecord]:
-        """Note that records are gone from the log, and return them."""
+        """Mark records as removed from the log, and return them."""
         found = [sent for sent in self.sent if not sent.removed and gone(sent)]
         for sent in found:
             sent.removed = True
         return found
 
     def stop(self) -> None:
-        """End what is open."""
+        """End open transactions."""
         for entry in list(self._open):
             self._end_transaction(entry)
 
     def behind(self) -> dict[TopicPartition, int]:
-        """Return the partitions of which not all is committed, with what is."""
+        """Return the committed offsets of partitions with uncommitted records."""
         world, found = self._world, {}
         partitions = [tp for topic in self._topics for tp in world.kafka.partitions(topic)]
         if world.batches is not None:
@@ -154,45 +154,45 @@ class Sources:
         return found
 
 
-# --- batch topologies: stores in memory, which the processes share, and what states must hold ---
+# --- Batch topologies: stores shared in memory, and the expected states ---
 
 States = Callable[[Sequence[Any]], Mapping[Any, Any]]
-"""Returns what a state must hold after the records (``Sent``) that are given: by key, of several fields by a tuple."""
+"""Returns the expected values of a state after the given records; a key of several fields is a tuple."""
 WITHOUT = ("join", "compaction", "retention", "killer", "bolt_raises", "dead_letters_lost")
-"""What a topology of batches does not live through, and says so: one process coordinates, and batches write no dead
-letters, so a record that is gone or cannot be processed ends the run."""
+"""Faults that end a topology of batches with an error: one process coordinates, and batches write no dead letters, so a
+record that is missing or cannot be processed ends the run."""
 SHOWN = 5
 
 
 def is_of_batches(graph: Graph) -> bool:
-    """Return whether the topology has a coordinator of batches."""
+    """Return whether the topology has a batch coordinator."""
     return any(reads(spout, "batch") for spout in graph.spouts)
 
 
 def states_of(graph: Graph) -> list[Component]:
-    """Return the components that keep values by key."""
+    """Return the stateful components."""
     return [bolt for bolt in graph.bolts if reads(bolt, "state")]
 
 
 class SharedBatches(MemoryBatches):
-    """The stores of a world: what all its processes have stored."""
+    """The stores that all processes of a world share."""
 
     def opened_by(self, process: Requester, name: str) -> str:
-        """Return the URL of these stores for one process, whose writes may fail; it is good for the process's life."""
+        """Return the URL of these stores for one process, until :meth:`forget`; its writes may fail."""
         view = _View(self, process, f"{self.name}/{name}")
         view.__enter__()
         return view.location
 
     def forget(self, name: str) -> None:
-        """Forget the URL of a process that has ended."""
+        """Remove the URL of an ended process."""
         self._known.pop(f"{self.name}/{name}", None)
 
     def committed(self, partitions: Sequence[TopicPartition]) -> Mapping[tuple[str, int], int]:
-        """Return where the first batch begins that is not committed."""
+        """Return the begin of the first uncommitted batch in each partition."""
         return committed(self.coordinator, self.ranges, partitions)
 
     def wrong(self, wanted: Mapping[str, States], sent: Sequence[Any]) -> Iterator[str]:
-        """Yield in which values a state differs from what the records make of it."""
+        """Yield the differences between states and their expected values."""
         records = [each for each in sent if each.state == "committed"]
         for name, make in wanted.items():
             expected = {key if isinstance(key, tuple) else (key,): value for key, value in make(records).items()}
@@ -219,7 +219,7 @@ class _View(MemoryBatches):
         setattr(self._shared, name, value)
 
     def write(self, what: str, change: Callable[[], None]) -> None:
-        """Make a change; the process may be killed, or stand still, before it and after it."""
+        """Make a change; the process may be killed or paused before or after it."""
         process: Requester = self._process
         process.effect("write")
         fault = process.store_fault("put")

@@ -1,7 +1,7 @@
-"""A bucket in a simulated world: requests that are not done, done without an answer, or late.
+"""A bucket in a simulated world, whose requests may be lost, unanswered, repeated or late.
 
-Each process has a :class:`SimulatedStore`. It is the object store of the sinks but for the single requests, which here
-are looks into a dict; so what is under test is how sinks use them, and no client library is needed.
+Each process has a :class:`SimulatedStore`: the sinks' object store with a dict instead of requests. This tests how
+sinks use requests, without a client library.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ WRITES = frozenset({"put", "create", "copy", "delete"})
 class Bucket:
     """The objects that all processes of a world see."""
 
-    shared: SharedFolder  # what the world says of the age of files
-    later: Callable[[Callable[[], None]], None]  # does something after a while, whatever becomes of the process
+    shared: SharedFolder  # for the age of files
+    later: Callable[[Callable[[], None]], None]  # runs something later, even if the process dies
     objects: dict[str, bytes] = field(default_factory=dict)  # by key
 
     def save(self) -> None:
-        """Write the objects to the world's folder, each below the name that its directory has there."""
+        """Write the objects to the world's folder, with their keys as paths."""
         for key, content in self.objects.items():
             path = self.shared.top / key
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -40,10 +40,10 @@ class Bucket:
 
 
 class Requester(Living, Protocol):
-    """A process, as its store sees it."""
+    """The interface of a process for its store."""
 
     def store_fault(self, kind: str) -> str:
-        """Return what becomes of the next request: ``""``, ``"lost"``, ``"unanswered"``, ``"late"`` or ``"twice"``."""
+        """Return the fault of the next request: ``""``, ``"lost"``, ``"unanswered"``, ``"late"`` or ``"twice"``."""
 
 
 class SimulatedStore(ObjectStore):
@@ -53,11 +53,11 @@ class SimulatedStore(ObjectStore):
         super().__init__(client=None)
         self._process, self._bucket = process, bucket
 
-    # --- what may happen to a request -------------------------------------------------------------------
+    # --- faults of requests ---------------------------------------------------------------------------------
 
     def _request(self, kind: str, path: Path, send: Callable[[], T]) -> T:
         try:
-            self._process.effect(kind)  # to be killed, or to stand still and send it when the world has moved on
+            self._process.effect(kind)  # may be killed, or paused and send it later
         except Killed:
             self._arrives_late(kind, path, send, "on its way when it was killed")
             raise
@@ -70,7 +70,7 @@ class SimulatedStore(ObjectStore):
             self._process.wait_in_vain()
             raise OSError(errno.ETIMEDOUT, f"the request to {kind} had no answer", str(path))
         answer = send()
-        if what == "twice":  # the client below has had no answer, and has sent it again
+        if what == "twice":  # the client library got no answer, and retried
             answer = send()
         if what == "unanswered":
             self._process.wait_in_vain()

@@ -1,4 +1,4 @@
-"""What must be there after a run, against what is there."""
+"""Compare the result of a run with the expected one."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ __all__ = ["Place", "Row", "Rows", "SinkRows", "dead_lettered", "expected_rows",
 
 Row = Mapping[str, Any]
 Rows = Callable[[ProducedRecord], Sequence[Row] | None]
-Place = tuple[str, str, int, int]  # Topic, the topic's id, partition, offset
+Place = tuple[str, str, int, int]  # Topic, topic id, partition, offset
 
 
 def read_rows(directory: Path, columns: Columns, folders: Sequence[str] = ()) -> dict[Place, list[Row]]:
-    """Return the rows that any reader of a sink's directory sees, by the record that they came from.
+    """Return the visible rows of a sink's directory by record.
 
     Raises:
         KeyError: the rows have no origin columns.
@@ -48,9 +48,9 @@ def read_rows(directory: Path, columns: Columns, folders: Sequence[str] = ()) ->
 
 
 def as_declared(columns: Columns, rows: Sequence[Row]) -> tuple[list[Row], list[Rejected]]:
-    """Return rows as the columns hold them, so that equal values are equal: ``"2013-01-31"`` and that date, 1 and 1.0.
+    """Convert rows to the columns' types, so that ``"2013-01-31"`` equals that date, and 1 equals 1.0.
 
-    Those that do not fit are left out of the first list; the second says why.
+    The second list holds the rows that do not fit, with reasons.
 
     >>> as_declared(Columns.parse(["paid:decimal(5,2)"]), [{"paid": 1}, {"paid": "one"}])[0]
     [{'paid': Decimal('1.00')}]
@@ -62,10 +62,10 @@ def as_declared(columns: Columns, rows: Sequence[Row]) -> tuple[list[Row], list[
 
 
 def expected_rows(sent: Sequence[ProducedRecord], rows: Rows, columns: Columns) -> dict[Place, list[Row] | None]:
-    """Return the rows that must come of each record, as the columns hold them.
+    """Return the expected rows of each record, converted to the columns' types.
 
     Raises:
-        TopologyError: a row names a column that is not declared, or holds a value that does not fit one.
+        TopologyError: a row has an undeclared column, or a value that does not fit.
     """
     wanted = {record.origin: rows(record) for record in sent}
     where = [(place, row) for place, of_record in wanted.items() for row in of_record or ()]
@@ -94,7 +94,7 @@ def _text(place: Place) -> str:
 
 
 def dead_lettered(kafka: FakeKafka, topic: str) -> set[Place]:
-    """Return which records have a dead letter."""
+    """Return the records that have a dead letter."""
     dead_letters = read_dead_letters(kafka, topic) if topic in kafka.topic_names() else ()
     return {dead_letter.origin for dead_letter in dead_letters if dead_letter.origin is not None}
 
@@ -105,10 +105,10 @@ def judge(
     dead_letters: set[Place],
     may_have_dead_letters: Callable[[ProducedRecord], bool] = lambda record: False,
 ) -> Iterator[tuple[str, str]]:
-    """Yield what is wrong, each with the place of the record concerned.
+    """Yield problems, each with the record's name.
 
-    A record that retention or compaction took may have been read before, or not: its rows are there at most once. So
-    are those of a record that one sink takes and another cannot.
+    A record removed by retention or compaction may or may not have been read: its rows may exist at most once. The same
+    holds for a record that one sink can process and another cannot.
     """
     for record in sent:
         place = record.origin
@@ -139,16 +139,15 @@ def judge(
 class SinkRows:
     """The rows of one sink, by record."""
 
-    found: Mapping[Place, Sequence[Row]]  # those in the files
-    # those that must be there; None for a record that cannot be processed
-    expected: Mapping[Place, Sequence[Row] | None]
+    found: Mapping[Place, Sequence[Row]]  # in the files
+    expected: Mapping[Place, Sequence[Row] | None]  # None: the record cannot be processed
 
     def wanted(self, place: Place) -> Sequence[Row] | None:
-        """Return the rows that must come of a record."""
+        """Return the expected rows of a record."""
         return self.expected[place]
 
     def compare(self, place: Place, *, may_lack: bool) -> Iterator[str]:
-        """Yield what is wrong with the rows of a record, which may lack some, or not."""
+        """Yield the problems of a record's rows; with ``may_lack``, rows may be missing."""
         found, want = _counted(self.found.get(place, ())), _counted(self.wanted(place) or ())
         extra, missing = found - want, want - found
         if extra and missing and not may_lack and extra.total() == missing.total() == 1:
@@ -168,7 +167,7 @@ def _counted(rows: Sequence[Row]) -> Counter[Counted]:
 
 
 def _difference(found: Counted, wanted: Counted) -> str:
-    """Name the columns in which one row is not what it must be."""
+    """Describe the columns in which a row differs."""
     told = [f"{name} is {value} instead of {want}" for (name, value), (_, want) in zip(found, wanted, strict=True)
             if value != want]  # fmt: skip
     return ", ".join(told)

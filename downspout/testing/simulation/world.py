@@ -1,11 +1,11 @@
-"""A world: processes of one topology around one Kafka, stepped in turn in virtual time, with what goes wrong planned.
+"""A world: processes of one topology and one Kafka, stepped in turn in virtual time, with planned faults.
 
-The scheduler is a loop: whose turn is earliest has it. A turn is one round of a process's engine, or one step of the
-plan. A process that is paused, at whatever call, stands still *inside* its turn while the loop goes on for the others;
-so it may wake between two steps of a flush.
+The scheduler is a loop: the earliest turn is next. A turn is one round of a process's engine, or one step of the plan.
+A process paused at some call stays *inside* its turn while the loop runs the others; it may wake between two steps of a
+flush.
 
-A run has three parts: records and faults come; the world calms down (no more faults, dead processes come back, open
-transactions end) until all is committed; everybody leaves in order.
+A run has three phases: records and faults; calm (no more faults, dead processes restart, open transactions end) until
+all is committed; shutdown of all processes.
 """
 
 from __future__ import annotations
@@ -38,17 +38,17 @@ __all__ = ["World"]
 CALM_LOOK_S = 1.0
 STUCK_EXTRA_S = 30.0
 KILLER_EXTRA_S = 300.0
-"""A record that kills is given up after a dozen deaths; meanwhile nothing else of its partition goes on."""
+"""A killer record is given up after a dozen deaths; meanwhile its partition makes no progress."""
 CALM_S_MAX = 20_000.0
 AWAY = (BrokerError, StoreAwayError)
-"""What ends no process that has started: all that is away comes back."""
+"""Errors of outages, which must not end a process that has started."""
 
 
 class World:
     """One run of one plan.
 
     Args:
-        confs: the whole configuration of each component, without what differs between processes.
+        confs: the configuration of each component, without the parts that differ between processes.
         top: an empty folder for the sinks.
     """
 
@@ -90,7 +90,7 @@ class World:
     # --- the run ---
 
     def run(self) -> None:
-        """Run to the end; what is wrong is in ``violations``."""
+        """Run to the end; problems are in ``violations``."""
         rng = random.Random(f"{self.plan.seed}/start")
         for number in range(1, self.plan.members + 1):
             self.at(rng.uniform(0, 2), lambda number=number: self.start(number))  # type: ignore[misc]
@@ -110,15 +110,15 @@ class World:
             self.bucket.save()
 
     def at(self, when: float, what: Callable[[], None]) -> None:
-        """Let something happen at that time."""
+        """Schedule something at a time."""
         heapq.heappush(self._events, (when, next(self._sequence), what))
 
     def later(self, seconds: float, what: Callable[[], None]) -> None:
-        """Let something happen in so many seconds."""
+        """Schedule something in some seconds."""
         self.at(self.clock.monotonic() + seconds, what)
 
     def _arrives(self, request: Callable[[], None]) -> None:
-        """Let a request arrive after its sender has given up: before the sweepers take what it brings for dead."""
+        """Schedule a late request, after its sender gave up, but before sweepers consider its file abandoned."""
         self.later(self.faults.chance.choice([0.1, 2.0, 30.0, 300.0]) * self.faults.chance.random(), request)
 
     def _take(self, step: Step) -> None:
@@ -128,7 +128,7 @@ class World:
             self.faults.inject(step)
 
     def run_until(self, until: float) -> None:
-        """Let everybody who is not busy have turns, up to that time; stop where something is wrong."""
+        """Give turns to all processes that are not busy, up to a time or a violation."""
         while not self.violations:
             free = [process for process in self.processes if not process.busy]
             process = min(free, key=lambda one: one.due, default=None)
@@ -155,7 +155,7 @@ class World:
         except DownspoutError as error:
             process.note(f"ends with {type(error).__name__}")
             self._last_error = f"; the last process to fail: {error}"
-            if isinstance(error, ComponentError):  # no fault of the world's does that: code is wrong
+            if isinstance(error, ComponentError):  # not caused by a fault: a bug
                 self.violations.append(f"{process.name} ended: {error}\n{traceback.format_exc()}")
             elif process.runs and isinstance(error, AWAY) and not isinstance(error, TakenOverError):
                 self.violations.append(f"{process.name} ended because of an outage: {error}")
@@ -168,22 +168,22 @@ class World:
             process.due = self.clock.monotonic()
 
     def may_have_dead_letters(self, record: ProducedRecord) -> bool:
-        """Return whether a record may have been given up though it can be processed.
+        """Return whether the spout may have given up a sound record.
 
-        Among records that kill, a death while it was out alone counts as one of its attempts, whatever it died of.
+        Once records kill, each death while a record is out alone counts as one of its attempts, whatever the cause.
         """
         return bool(self.faults.killers) and (self.faulted[record.place] > 0 or self.injected["crash"] > 2)
 
     # --- processes ---
 
     def start(self, number: int) -> None:
-        """Start a process; a restart does nothing where there is another one of that number by now."""
+        """Start a process, unless another one has that number."""
         if not any(process.number == number for process in self.processes if not process.replaced):
             self._lives[number] += 1
             self.processes.append(SimulatedProcess(self, number, self._lives[number]))
 
     def _gone(self, process: SimulatedProcess, restart_s: float | None) -> None:
-        """A process has ended. One that did not do so in order is started again after a while, unless all leave."""
+        """Remove an ended process; given ``restart_s``, restart it later, unless the world is ending."""
         process.die()
         process.bury()
         self.processes.remove(process)
@@ -192,7 +192,7 @@ class World:
             self.later(delay, lambda: self.start(process.number))
 
     def hold(self, process: SimulatedProcess, seconds: float) -> None:
-        """Let a process stand still for so long, at least, with all its threads."""
+        """Pause a process with all its threads for at least this long."""
         for consumer in process.connection.consumers:
             consumer.freeze()
         until = self.clock.monotonic() + seconds
@@ -202,7 +202,7 @@ class World:
 
     @contextlib.contextmanager
     def among_others(self, process: SimulatedProcess) -> Iterator[None]:
-        """Whenever this process sleeps, let others have their turns meanwhile."""
+        """Inside the block, others take their turns whenever this process sleeps."""
 
         def slept() -> None:
             now, self.clock.slept = self.clock.monotonic(), lambda: None
@@ -221,7 +221,7 @@ class World:
     # --- the end ---
 
     def _look_back(self) -> None:
-        """No commit goes back: what a group has once told to be done stays so, whoever commits."""
+        """Check that no commit goes back, whoever commits."""
         reached: dict[TopicPartition, AcceptedCommit] = {}
         for commit in self.kafka.commits(self.group):
             before = reached.get(commit.partition)
@@ -233,7 +233,7 @@ class World:
             reached[commit.partition] = commit
 
     def _calm_down(self) -> None:
-        """No more faults: wait until all is committed; a partition without progress is a violation."""
+        """End all faults, and wait until all is committed; a partition without progress is a violation."""
         self.calm = True
         self.trace.note("world", "is calm from now on")
         self.faults.stop()
@@ -249,7 +249,7 @@ class World:
         seen: dict[TopicPartition, tuple[Any, float]] = {}
         while not self.violations and (behind := self.sources.behind()):
             now = self.clock.monotonic()
-            if not self.processes:  # all had left, and nobody was to come back, or not for long
+            if not self.processes:  # all have left, and none is about to restart
                 self.start(1)
             for tp, at in behind.items():
                 state = (at, self.progress[tp.topic, tp.partition])
@@ -262,11 +262,11 @@ class World:
             self.run_until(now + CALM_LOOK_S)
 
     def _gate(self) -> float:
-        """Return how long a partition may go without an ack or a commit, with nothing wrong any more."""
+        """Return how long a partition may go without an ack or a commit, once faults have ended."""
         config, killers = self.plan.config, len(self.faults.killers)
         session, period = config["kafka.session_timeout_ms"] / 1000, config["kafka.commit_period_ms"] / 1000
         timeout = config["topology.message.timeout.secs"]
-        # A partition may have to wait for the records of all others: so many may be pending, and a flush acks them.
+        # A partition may wait for the records of all others, of which only ``pending`` are acked by each flush.
         records = sum(self.kafka.log(tp).stable_end - at for tp, at in self.sources.behind().items())
         pending = config["topology.max.spout.pending"] or max(1, records)
         turns = records / pending * config.get("parquet.flush_age_s", 0.0)
@@ -278,7 +278,7 @@ class World:
         self.violations.append(f"{what}; no ack, no commit; the log ends at {end}{self._last_error}")
 
     def _end(self) -> None:
-        """Everybody leaves in order; what was committed stays, and who comes next finds nothing to do."""
+        """Shut all processes down; commits must stay, and a new process must find nothing to do."""
         self._events.clear()
         self.ending = True
         for process in self.processes:
@@ -293,5 +293,5 @@ class World:
         before, self.ending = self.emitted, False
         self.start(1)
         self.run_until(self.clock.monotonic() + 15)
-        if self.emitted != before and self.batches is None:  # coordinators begin empty batches for ever
+        if self.emitted != before and self.batches is None:  # coordinators begin empty batches forever
             self.violations.append(f"{self.emitted - before} records were emitted again after an orderly end")
