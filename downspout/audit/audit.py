@@ -1,26 +1,26 @@
-"""The audit: is every record in the files exactly once, and if not, why not?
+"""The audit checks that every record is in the files exactly once, and explains each one that is not.
 
-It first takes what the data files and Kafka say by themselves, and only then explains the differences:
+It first compares the data files with Kafka, and then classifies the offsets:
 
 =============  ======================================================================================  =========
-an offset is   when                                                                                    exit code
+class          condition                                                                               exit code
 =============  ======================================================================================  =========
 present        it has a row, and each of its rows is there once                                        0
-filtered       it has no row, and the topology's bolts, run again on the record, ack it and make none  0
-dead-lettered  it has no row, and the dead-letter topic names it; or, once more, what it replays       0
-late           it has no row, and the directory of the stream ``late`` has one                         0
-replayed       it has no row, and its record is the replay of a dead letter, whose record has its row  0
-skipped        it has no row, and `downspout offsets seek` has moved the group past it                 0
-compacted      it has no row, and Kafka has no record there: compacted, aborted, or a marker           0
-missing        it has no row (or a row that the log names is gone), and Kafka still has the record     10
-duplicate      one of its rows is there more than once                                                 11
-lost           it has no row, and Kafka's log begins behind it: retention was faster                   12
-extra          it has a row that the log, Kafka or the topology does not know                          13
+filtered       it has no row, and the topology's bolts, rerun on the record, ack it without a row      0
+dead-lettered  it has no row, and the dead-letter topic names it (or, again, the record it replays)    0
+late           it has no row, but the directory of the stream ``late`` has one                         0
+replayed       it has no row, but replays a dead letter, and the original record has a row             0
+skipped        it has no row, and `downspout offsets seek` moved the group past it                     0
+compacted      it has no row, and Kafka has no record there (compacted, aborted, or a marker)          0
+missing        it has no row (or a row in the log is gone), but Kafka still has the record             10
+duplicate      one of its rows is in the files more than once                                          11
+lost           it has no row, and Kafka's log begins after it: retention was faster                   12
+extra          it has a row that the log, Kafka or the topology does not have                         13
 =============  ======================================================================================  =========
 
-Where several hold, the first exit code of 10, 11, 12, 13 is given. A record without a row leaves no trace at the
-sink, so *filtered* needs the topology; without it such a record is *missing*. Aggregates hold no origins: for them
-the log's ranges stand for the files, as far as the files are as the log says.
+If several apply, the lowest exit code above 0 is returned. A record without a row leaves no trace at the sink, so
+*filtered* needs the topology; without it such a record is *missing*. Aggregates hold no origins: the audit takes their
+offsets from the log, as far as the files match it.
 """
 
 from __future__ import annotations
@@ -53,15 +53,15 @@ from downspout.sink.recovery import only_holds_sinks
 __all__ = ["EXIT_CODES", "EXPLAINED", "AuditReport", "AuditWindow", "PartitionReport", "audit", "directory_that_exists"]
 
 REPLAY_RECORDS = 2_000
-NOTES_MAX = 3  # Reasons for failures that are told, per partition
+NOTES_MAX = 3  # Reasons for failures reported per partition
 
 REPLAY_SAMPLE = 200
-"""Records per partition that are run again although they have their row: do two rows share one identity?"""
+"""Records per partition that are rerun although they have a row, to find rows that share an identity."""
 
 
 @dataclass(frozen=True)
 class AuditWindow:
-    """Which offsets of a partition are audited: ``[start, end)``; None is the log's end.
+    """The offsets of a partition to audit: ``[start, end)``; None is the log's end.
 
     >>> AuditWindow(5, None).within(100)
     (5, 100)
@@ -71,7 +71,7 @@ class AuditWindow:
     end: int | None = None
 
     def within(self, log_end: int) -> tuple[int, int]:
-        """Return the bounds in a log that ends there."""
+        """Return the bounds, clipped to the end of the log."""
         end = log_end if self.end is None else min(self.end, log_end)
         return min(self.start, end), end
 
@@ -94,28 +94,28 @@ def audit(
     """Audit a sink's directory.
 
     Args:
-        directory: what ``parquet.directory`` says.
-        cluster: Kafka; not given: the files are compared with the log alone.
-        topics: which topics should be in the directory; not given: those that files or log name, and ``also``.
-        also: topics that the topology reads: not a row may have come of one.
+        directory: the value of ``parquet.directory``.
+        cluster: Kafka; if None, the files are compared with the log alone.
+        topics: the topics that should be in the directory; by default, those in the files or the log, and ``also``.
+        also: topics that the topology reads; they may have no rows at all.
         dead_letters: the dead-letter topic, or several.
-        replay: runs the topology on records, so that a filtered record can be told from a missing one.
+        replay: runs the topology on records, to tell a filtered record from a missing one.
         windows: the offsets to audit, by partition number; the key None is for all others.
-        group: a consumer group: its commits end the audit instead of the log's end. While a topology runs, records
-            beyond its commit may or may not have their rows yet; those below must.
-        sample: that many records per partition are run again although they have their row.
-        several: a record may have several rows, so all records are run again. It is taken to be so where the files
-            show it; but not where of all records one and the same row is missing.
-        late: the directory to which the rows of the sink's stream ``late`` were written.
-        deep: read every byte of every file, and compare it with the hash that the log holds of it.
+        group: a consumer group, at whose commits the audit ends instead of the log's end. While a topology runs,
+            records beyond its commit may not have rows yet; those below must.
+        sample: number of records per partition to rerun although they have a row.
+        several: a record may have several rows, so all records are rerun. The audit detects this from the files, but
+            not if the same row of all records is missing.
+        late: the directory with the rows of the sink's stream ``late``.
+        deep: compare every file's content with its hash in the log.
 
     Raises:
-        SinkError: there is nothing to audit in the directory, or its log is damaged.
-        BrokerError: Kafka does not answer, or has no such topic.
-        ConfigError: it is neither a path of this machine nor an object store that sinks write to.
+        SinkError: the directory holds nothing to audit, or its log is damaged.
+        BrokerError: Kafka does not answer, or a topic does not exist.
+        ConfigError: the directory is neither a local path nor on a supported object store.
     """
     path = directory_that_exists(directory)
-    # The group's commits are taken first: what is below them by now is in the files by the time they are read.
+    # Read the group's commits before the files: everything below them is then in the files.
     commits = (
         dict[tuple[str, int], int]() if cluster is None or not group else committed(cluster, group, path, topics, also)
     )
@@ -137,7 +137,7 @@ def audit(
 
 
 def _late_rows(directory: Path, late: str | os.PathLike[str]) -> Mapping[Stream, OffsetRanges]:
-    """Return the rows of a directory that holds a sink's stream ``late``."""
+    """Return the rows in the directory of the sink's stream ``late``."""
     path = directory_that_exists(late)
     own, other = CommitLog(directory), CommitLog(path)
     own.refresh()
@@ -152,7 +152,7 @@ def _late_rows(directory: Path, late: str | os.PathLike[str]) -> Mapping[Stream,
 
 
 def directory_that_exists(directory: str | os.PathLike[str]) -> Path:
-    """Return a directory's path; raise a SinkError where there is none."""
+    """Return a directory's path; raise a SinkError if it does not exist."""
     path = folder(directory)
     try:
         is_there = isinstance(path, ObjectPath) or path.is_dir()
@@ -165,7 +165,7 @@ def directory_that_exists(directory: str | os.PathLike[str]) -> Path:
 
 
 def _check_auditable(path: Path, found: FoundRows, *, named: bool) -> None:
-    """Refuse to call exact what cannot be audited at all."""
+    """Raise a SinkError if the directory holds nothing that can be audited."""
     if not found.file_count and not found.streams and not named:
         state = "no flush is committed yet" if found.entries else "it holds neither data files nor a commit log"
         raise SinkError(
@@ -184,13 +184,13 @@ def _check_auditable(path: Path, found: FoundRows, *, named: bool) -> None:
 
 
 def _is_of(stream: Stream, log: Log) -> bool:
-    """Return whether a stream's rows are of a partition, and not of an earlier topic of the same name."""
+    """Return whether a stream's rows are from this partition, and not from an earlier topic of the same name."""
     is_same = stream.topic_id == log.topic_id or not (stream.topic_id and log.topic_id)
     return is_same and (stream.topic, stream.partition) == (log.topic, log.partition)
 
 
 class _Audit:
-    """One audit on its way."""
+    """One audit."""
 
     def __init__(
         self,
@@ -219,11 +219,11 @@ class _Audit:
         self.late = late
         self.dead_letters = Letters()
         self.skips = read_skips(report.directory)
-        self.ends: dict[str, int] = {}  # of the partitions that end before they are to be audited
+        self.ends: dict[str, int] = {}  # of the partitions that end before their window
         self.also = frozenset(also)
 
     def run(self, cluster: Cluster | None, dead_letters: str | Sequence[str] | None) -> None:
-        """Go through all partitions."""
+        """Audit all partitions."""
         if cluster is None:
             for topic in self.topics:
                 self._files_only(topic, sorted(partition for name, partition in self.streams if name == topic))
@@ -238,7 +238,7 @@ class _Audit:
         self._check_windows()
 
     def _check_windows(self) -> None:
-        """Refuse to call exact what was not compared at all, for a typing error for example."""
+        """Raise an error if nothing was compared, for example because of a typing error."""
         partitions = self.report.partitions
         if not partitions and self.topics and self.report.kafka:
             raise SinkError(
@@ -306,8 +306,8 @@ class _Audit:
         present, vanished = self._compare_with_log(part, ours, shown)
         part.note("extra", offset_ranges.intersect(present, [(log.end, OFFSET_MAX)]))
         absent = offset_ranges.subtract([(start, end)], offset_ranges.union(present, vanished))
-        # A letter holds the whole record, so what was dead-lettered is not lost, wherever Kafka's log begins by now.
-        # Those that do not are the only ones that can be of such a record.
+        # A dead letter holds the whole record, so a dead-lettered record is not lost, even if Kafka's log begins after
+        # it. The exceptions, of which only a part was saved, are noted below.
         dead_letters = self.dead_letters.of(log)
         part.note("dead_lettered", offset_ranges.intersect(absent, dead_letters))
         cut = offset_ranges.intersect(absent, self.dead_letters.cut.get((log.topic, log.partition), []))
@@ -327,7 +327,7 @@ class _Audit:
         self._explain(side, log, part, offset_ranges.intersect(absent, [(log.earliest, end)]), ours)
 
     def _skipped(self, log: Log, ours: Sequence[Stream], absent: OffsetRanges) -> OffsetRanges:
-        """Return what a seek has skipped on purpose, as far as it was not read again since."""
+        """Return the offsets that a seek skipped and that were not read again since."""
         noted = noted_of(self.skips, log.topic, log.topic_id, log.partition)
         if not noted:
             return []
@@ -345,14 +345,14 @@ class _Audit:
     def _compare_with_log(
         self, part: PartitionReport, streams: Sequence[Stream], window: OffsetRanges
     ) -> tuple[OffsetRanges, OffsetRanges]:
-        """Note what files and log differ in; return the offsets with rows, and those that lost theirs."""
+        """Note the differences between files and log; return the offsets with rows, and those that lost theirs."""
         present: OffsetRanges = []
         vanished: OffsetRanges = []
         by_path: dict[str, OffsetRanges] = {}
         for stream in streams:
             rows = offset_ranges.intersect(self.found.rows.get(stream, []), window)
             logged = offset_ranges.intersect(self.found.logged.get(stream, []), window)
-            # Beyond the first: more rows of this stream, and rows of the same records under another spelling of the id.
+            # Duplicates: further rows of this stream, and rows of the same records under another spelling of the id.
             further = offset_ranges.clip(self.found.surplus.get(stream, []), window)
             known = by_path.get(stream.path, [])
             again = offset_ranges.intersect(rows, known)
@@ -374,7 +374,7 @@ class _Audit:
     def _explain(
         self, side: KafkaSide, log: Log, part: PartitionReport, absent: OffsetRanges, ours: Sequence[Stream]
     ) -> None:
-        """Say of each offset without a row why it has none; with a topology, of each row whether it should be there."""
+        """Classify each offset without a row; with a topology, also check each row."""
         several = self.replay is not None and (self.several or any(stream.path for stream in ours))
         explained = offset_ranges.union(part.offsets.get("dead_lettered", []), part.offsets.get("skipped", []))
         everything = offset_ranges.subtract([(max(part.start, log.earliest), part.end or 0)], explained)
@@ -399,7 +399,7 @@ class _Audit:
                     if self.dead_letters.take_again(origin):
                         rejected.append(record.offset)
                         continue
-                record = without_claim(record)  # run again, its rows are to be those of its own place
+                record = without_claim(record)  # rerun, its rows must get the identity of its own offset
             batch.append(record)
             if len(batch) >= REPLAY_RECORDS:
                 expected.add(self.replay, batch)
@@ -431,9 +431,9 @@ class _Audit:
         self._compare_with_topology(part, ours, offset_ranges.subtract(seen, unjudged), expected.rows)
 
     def _note_unjudged(self, part: PartitionReport, ours: Sequence[Stream], expected: Expected) -> OffsetRanges:
-        """Say which records have rows and fail as they are run again; return them. So nobody knows what they should be.
+        """Note the records that have rows but fail when rerun; return them: their expected rows are unknown.
 
-        A bolt that asks a service may fail now and then.
+        A bolt that calls a service may fail occasionally.
         """
         rows = offset_ranges.union(*(self.found.rows.get(stream, []) for stream in ours))
         found = offset_ranges.intersect(offset_ranges.of_offsets(expected.failed), rows)
@@ -447,7 +447,7 @@ class _Audit:
         return found
 
     def _has_row(self, origin: Origin) -> bool:
-        """Return whether the files hold a row of a record."""
+        """Return whether the files hold a row of the record."""
         topic, topic_id, partition, offset, _ = origin
         return any(
             (s.topic, s.partition) == (topic, partition)
@@ -457,7 +457,7 @@ class _Audit:
         )
 
     def _note_replays(self, part: PartitionReport, replays: Sequence[tuple[int, Origin]]) -> OffsetRanges:
-        """Say which offsets are replays, and of what; return them."""
+        """Note the offsets that are replays, with their originals; return them."""
         found = offset_ranges.of_offsets(offset for offset, _ in replays)
         part.note("replayed", found)
         if replays:
@@ -474,7 +474,7 @@ class _Audit:
         return found
 
     def _note_troubles(self, part: PartitionReport, expected: Expected) -> None:
-        """Say which records fail, and why; and of which records the sink cannot tell the rows apart."""
+        """Note the records that fail, with reasons, and those with two rows of one identity."""
         place = coordinates(part.topic, part.partition)
         by_reason: dict[str, list[int]] = {}
         for offset, reason in sorted(expected.failed.items()):
@@ -484,7 +484,7 @@ class _Audit:
         self.report.notes += [*shown[:NOTES_MAX], *(["…"] if len(shown) > NOTES_MAX else [])]
         if expected.twins:
             twins = offset_ranges.of_offsets(expected.twins)
-            # The sink takes the second of them for a replay of the first.
+            # The sink drops the second as a repetition of the first.
             part.note("missing", twins)
             self.report.notes.append(
                 f"{place}{offset_ranges.show(twins, 2)}: two rows with one identity: a bolt must use origin.child"
@@ -493,7 +493,7 @@ class _Audit:
     def _compare_with_topology(
         self, part: PartitionReport, ours: Sequence[Stream], seen: OffsetRanges, expected: Mapping[str, Sequence[int]]
     ) -> None:
-        """Note rows that the topology makes and that are not there, and the other way round."""
+        """Note the rows that the topology makes but the files lack, and the opposite."""
         for path in sorted({*expected, *(stream.path for stream in ours)}):
             mine = [stream for stream in ours if stream.path == path]
             rows = offset_ranges.union(*(self.found.rows.get(stream, []) for stream in mine))
@@ -501,10 +501,10 @@ class _Audit:
             wanted = offset_ranges.of_offsets(expected.get(path, ()))
             part.note(
                 "missing", offset_ranges.subtract(wanted, offset_ranges.union(rows, logged))
-            )  # those logged are noted already
+            )  # those in the log are noted already
             unmade = offset_ranges.subtract(offset_ranges.intersect(rows, seen), wanted)
             part.note("extra", unmade)
-            if unmade and not self.report.hint:  # its bolts may have been changed since the row was written
+            if unmade and not self.report.hint:  # its bolts may have changed since
                 place = f"{coordinates(part.topic, part.partition)}{offset_ranges.show(unmade, 1)}"
                 row = "such row" if path else "row"
                 self.report.hint = f"({place}: the current topology makes no {row} from it)"

@@ -1,4 +1,4 @@
-"""What the topology makes of records that are run again, and the port by which an audit has it run."""
+"""The rows that a rerun of the topology makes of records, and the port through which the audit reruns it."""
 
 from __future__ import annotations
 
@@ -14,27 +14,27 @@ from downspout.sink.notes import Run, read_runs
 
 @dataclass(frozen=True)
 class Failed:
-    """What became of a record that a bolt failed: why, and the paths of its rows that reached the sink all the same."""
+    """A record that a bolt failed: the reason, and the paths of its rows that reached the sink nevertheless."""
 
     reason: str
     paths: tuple[str, ...] = ()
 
 
 Replay = Callable[[Sequence[Record]], Mapping[tuple[str, int, int], Iterable[str] | Failed]]
-"""Runs the topology on records: (topic, partition, offset) → the paths of the rows that reach the sink, a path as
-often as there are rows with it; or why the record failed. A record that is not named was acked and made no row."""
+"""Runs the topology on records: (topic, partition, offset) → the paths of the rows that reach the sink, one per row; or
+the failure. A record that is absent was acked and made no row."""
 
 
 @dataclass
 class Expected:
-    """What the topology makes of records: offsets by path; why offsets fail; offsets with two rows of one path."""
+    """Expected rows: offsets by path; failures by offset; offsets with two rows of one path."""
 
     rows: dict[str, list[int]] = field(default_factory=dict)
     failed: dict[int, str] = field(default_factory=dict)
     twins: list[int] = field(default_factory=list)
 
     def add(self, replay: Replay | None, records: Sequence[Record]) -> None:
-        """Run records of one partition; without a ``replay`` nothing is known of them."""
+        """Run records of one partition; does nothing without a ``replay``."""
         if replay is None or not records:
             return
         for (_, _, offset), outcome in replay(records).items():
@@ -47,11 +47,11 @@ class Expected:
                 self.twins.append(offset)
 
 
-# --- noted settings ---
+# --- recorded settings ---
 
 
 def noted_run(directory: Path) -> Run:
-    """Return the latest run that a directory knows; what its log says, where it knows none.
+    """Return the latest run recorded in a directory, or a run with the topology of its log.
 
     Raises:
         SinkError: the log is damaged.
@@ -60,7 +60,7 @@ def noted_run(directory: Path) -> Run:
         return runs[0]
     log = CommitLog(directory)
     log.refresh()
-    # A group is called like its topology where no setting names it.
+    # By default, a group has the name of its topology.
     return Run(log.topology or "", spouts={"": {}} if log.topology else {})
 
 

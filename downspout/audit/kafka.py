@@ -1,7 +1,7 @@
-"""The audit's second witness: what Kafka holds at the offsets that have no row, and what the dead letters name.
+"""The audit's view of Kafka: the records at offsets without a row, and the offsets named by dead letters.
 
-Only those offsets are read that something must be said about, so an audit of a directory that is complete asks Kafka
-for two numbers per partition and reads no record.
+It reads only offsets that need an explanation: for a complete directory, it asks Kafka for two offsets per partition
+and reads no record.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ from downspout.sink.log import read_entries
 from downspout.spout.starting import partitions_of
 
 JUMP_OVER = 5_000
-"""Offsets between two wanted ranges that are rather read than sought over: a seek drops what was fetched."""
+"""Largest gap between two wanted ranges that is read through: a seek drops the fetched records."""
 
 
 @dataclass(frozen=True)
 class Log:
-    """One partition as Kafka has it: ``[earliest, end)``, in a topic with this id."""
+    """One partition's log in Kafka: ``[earliest, end)``."""
 
     topic: str
     topic_id: str
@@ -42,7 +42,7 @@ class Log:
 
 
 class KafkaSide:
-    """Answers questions about topics. Reads without a group, so it moves nobody's offsets.
+    """Queries topics without a group, so it moves no offsets.
 
     Raises (from all methods):
         BrokerError: Kafka did not answer.
@@ -58,18 +58,18 @@ class KafkaSide:
         self._consumer.close()
 
     def unreadable(self, log: Log) -> OffsetRanges:
-        """Return the offsets of a partition that were met and whose records Kafka could not give whole."""
+        """Return the offsets read so far whose records Kafka could not return in full."""
         return list(self._unreadable.get((log.topic, log.partition), ()))
 
     def topics(self) -> list[str]:
-        """Return the names of all topics but Kafka's own, in order."""
+        """Return the names of all topics except internal ones, in order."""
         try:
             return sorted(name for name in self._consumer.topic_names() if not name.startswith("__"))
         except KafkaError as error:
             raise _no_answer("the list of topics", error) from error
 
     def logs(self, topic: str) -> list[Log]:
-        """Return the partitions of a topic, in order; none where it does not exist."""
+        """Return the partitions of a topic, in order; none if it does not exist."""
         try:
             partitions = partitions_of(self._consumer, [topic])
             if not partitions:
@@ -82,9 +82,9 @@ class KafkaSide:
         return [Log(topic, topic_id, tp.partition, starts[tp], ends[tp]) for tp in partitions]
 
     def records(self, log: Log, wanted: Sequence[OffsetRange]) -> Iterator[Record]:
-        """Yield the records that are there at the wanted offsets, in order.
+        """Yield the records at the wanted offsets, in order.
 
-        What is not yielded is not there: removed by compaction or by retention, a transaction's marker, or aborted.
+        Offsets that are not yielded hold none: compacted, deleted by retention, aborted, or a transaction marker.
         """
         partition = TopicPartition(log.topic, log.partition)
         try:
@@ -109,7 +109,7 @@ class KafkaSide:
 
 
 def _groups(wanted: Sequence[OffsetRange]) -> Iterator[tuple[int, int, OffsetRanges]]:
-    """Yield ranges to read in one go, each with the wanted ranges in it."""
+    """Yield ranges to read without a seek, each with the wanted ranges in it."""
     parts: OffsetRanges = []
     for span in wanted:
         if parts and span[0] - parts[-1][1] > JUMP_OVER:
@@ -123,11 +123,11 @@ def _groups(wanted: Sequence[OffsetRange]) -> Iterator[tuple[int, int, OffsetRan
 def committed(
     cluster: Cluster, group: str, directory: Path, topics: Sequence[str], also: Sequence[str] = ()
 ) -> dict[tuple[str, int], int]:
-    """Return a group's commits by topic and partition; 0 where there is none yet.
+    """Return a group's commits by topic and partition; 0 without a commit.
 
     Args:
         directory: the sink's; its log names the topics.
-        topics: not given: those of the log, and ``also``.
+        topics: by default, those of the log, and ``also``.
         also: topics that the topology reads.
     """
     logged = {stream.topic for entry in read_entries(directory) for stream in entry.coverage.streams()}
@@ -149,19 +149,19 @@ def committed(
 
 
 class Letters:
-    """What dead-letter topics name."""
+    """The offsets named by dead-letter topics."""
 
     def __init__(self) -> None:
-        # by topic, topic id and partition. A letter that does not tell the topic's id is under the id ``""``.
+        # by topic, topic id (``""`` if the letter has none) and partition
         self.offsets: dict[tuple[str, str, int], OffsetRanges] = {}
-        # records of which there is more than one letter, and how many more. A replay that was rejected by a bolt is
-        # named by the record that it stands for: the bolt knows no other place.
+        # Further letters per record, beyond the first. A replay that a bolt rejects is dead-lettered under the original
+        # record, the only one that the bolt knows.
         self.again: Counter[tuple[str, int, int]] = Counter()
         # by topic and partition, the offsets whose letter does not hold the whole record
         self.cut: dict[tuple[str, int], OffsetRanges] = {}
 
     def read(self, cluster: Cluster, topic: str) -> bool:
-        """Take in a topic; return whether it is there. Raises BrokerError: Kafka does not answer."""
+        """Read a topic; return whether it exists. Raises BrokerError: Kafka does not answer."""
         with closing(KafkaSide(cluster)) as side:
             if not side.logs(topic):
                 return False
@@ -188,12 +188,12 @@ class Letters:
         return True
 
     def of(self, log: Log) -> OffsetRanges:
-        """Return the offsets of a partition's records that have a letter."""
+        """Return the dead-lettered offsets of a partition."""
         ids = {log.topic_id, ""}
         return offset_ranges.union(*(self.offsets.get((log.topic, topic_id, log.partition), []) for topic_id in ids))
 
     def take_again(self, origin: Origin) -> bool:
-        """Return whether a record has one letter more than were taken; take it."""
+        """Take one of a record's further letters; return whether one was left."""
         place = (origin.topic, origin.partition, origin.offset)
         self.again[place] -= 1
         return self.again[place] >= 0

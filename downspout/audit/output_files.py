@@ -1,12 +1,12 @@
-"""The audit's witnesses: the data files, and the log that names them.
+"""The audit's sources for a directory: the data files, and the commit log.
 
-**The first witness** is the rows in the data files. Nothing here trusts the sink. The rows' origins are read from every
-visible file, as any reader sees them. Only aggregates, whose files hold no origins, are taken from the log, and only
-from entries whose files are all in place, or those that compactions have made of them.
+**Data files.** The audit does not trust the sink: it reads the rows' origins from every visible file, as any reader
+sees them. Only for aggregates, whose files hold no origins, it uses the log: those entries whose files, or the
+compacted files that replaced them, are all in place.
 
-**The second witness** is the log, entry by entry, and whether it is consistent. Checksums show what was torn. What was
-edited by somebody who also made a new checksum shows here, as far as entries contradict one another, or by what the
-files hold instead. All entries are read, from the first: a checkpoint is only compared with them.
+**The log.** It is read entry by entry and checked for consistency. Checksums reveal torn entries. Entries edited by
+hand, with a new checksum, are found if they contradict other entries or the files. All entries are read, from the
+first: checkpoints are only compared with them.
 """
 
 from __future__ import annotations
@@ -38,56 +38,56 @@ from downspout.sink.storage import Storage, hash_of, hash_of_file
 
 _ORIGIN = ("_topic", "_topic_id", "_partition", "_offset", "_path")
 _TEXTS = ("_topic", "_topic_id", "_path")
-TURNS, TURN_S = 6, 0.2  # How often, and after how many seconds, a file that should move is looked at again
+TURNS, TURN_S = 6, 0.2  # Checks for a file that should move, and the seconds between them
 ATTEMPTS = 5
 
 
 @dataclass
 class FoundRows:
-    """What the files and the log say."""
+    """The content of a directory, from its files and its log."""
 
-    entries: int = 0  # how many the log has
-    # in each stream, the offsets with a row that a reader sees
+    entries: int = 0  # entries in the log
+    # by stream, the offsets with a visible row
     rows: dict[Stream, OffsetRanges] = field(default_factory=dict)
-    # in each stream, the rows beyond the first of their offset: an offset with three rows stands here twice
+    # by stream, the rows beyond the first of their offset: an offset with three rows is listed twice
     surplus: dict[Stream, OffsetRanges] = field(default_factory=dict)
-    repeated_in: dict[str, int] = field(default_factory=dict)  # files that hold rows of offsets with several: how many
-    logged: dict[Stream, OffsetRanges] = field(default_factory=dict)  # what the log covers
+    repeated_in: dict[str, int] = field(default_factory=dict)  # by file, its rows of offsets with several rows
+    logged: dict[Stream, OffsetRanges] = field(default_factory=dict)  # by stream, the offsets in the log
     aggregates: bool = False  # whether the files hold partial results instead of rows
     row_count: int = 0  # rows in all visible files
-    file_count: int = 0  # how many files are visible
-    without_origin: int = 0  # rows that tell no origin
-    gone: list[str] = field(default_factory=list)  # files that the log names and that are nowhere
-    staged: list[str] = field(default_factory=list)  # files that are committed but not renamed into sight yet
-    # visible files that the log does not name, whatever their names end in
+    file_count: int = 0  # visible files
+    without_origin: int = 0  # rows without an origin
+    gone: list[str] = field(default_factory=list)  # files in the log that do not exist
+    staged: list[str] = field(default_factory=list)  # committed files that are not renamed yet
+    # visible files that are not in the log, with any suffix
     unknown: list[str] = field(default_factory=list)
-    foreign: list[str] = field(default_factory=list)  # those of them that are no Parquet: readers fail on them
-    # what hides all files that are not its own from Spark, where it is there
+    foreign: list[str] = field(default_factory=list)  # other such files that are not Parquet: readers fail on them
+    # Spark's ``_spark_metadata``, if it exists: it hides all other files from Spark
     spark_log: list[str] = field(default_factory=list)
-    # files that only globs read: rows of them appear in some readers and not in others
+    # files that only globs read, so some readers see their rows and others do not
     hidden: list[str] = field(default_factory=list)
-    # files that have another size, number of rows or other columns than the log says
+    # files whose size, row count or columns differ from the log
     changed: list[str] = field(default_factory=list)
-    # files whose content is not what was written, by the log's hash, with what is wrong; of a deep look
+    # deep: files whose content does not match the log's hash, with the damage
     corrupt: dict[str, str] = field(default_factory=dict)
-    checked: int = 0  # how many files have the content that was written; of a deep look
+    checked: int = 0  # deep: files whose content matches the log's hash
     deep: bool = False  # whether all bytes of all files were read
-    topology: str = ""  # whose the log is
-    unreadable: dict[str, str] = field(default_factory=dict)  # files that are no Parquet, with the reason
-    leftovers: int = 0  # staged files that no entry names: of flushes that were stopped
-    # files that a compaction has replaced, and that are in sight all the same
+    topology: str = ""
+    unreadable: dict[str, str] = field(default_factory=dict)  # files that cannot be read as Parquet, with the reason
+    leftovers: int = 0  # staged files of interrupted flushes, which are not in the log
+    # files that a compaction has replaced but that are still visible
     replaced: list[str] = field(default_factory=list)
-    outdated: list[str] = field(default_factory=list)  # files from before the last rebuild that are in sight
-    forgotten: list[str] = field(default_factory=list)  # files that were gone, and that somebody has let the log forget
+    outdated: list[str] = field(default_factory=list)  # visible files from before the last rebuild
+    forgotten: list[str] = field(default_factory=list)  # missing files that ``--forget-missing`` removed from the log
 
     @property
     def streams(self) -> list[Stream]:
-        """All streams that files or log know, sorted."""
+        """All streams in the files or the log, sorted."""
         return sorted({*self.rows, *self.logged})
 
 
 def visible_files(directory: Path, disk: Storage | None = None) -> Iterator[Path]:
-    """Yield the files that readers of a directory take for its data, whatever their names end in."""
+    """Yield the files that readers take for the directory's data, with any suffix."""
     if isinstance(directory, ObjectPath):
         found = (disk or storage_of(directory)).files_below(directory)
         yield from sorted(path for path in found if is_visible(path.relative_to(directory).as_posix()))
@@ -102,7 +102,7 @@ def visible_files(directory: Path, disk: Storage | None = None) -> Iterator[Path
 
 
 def hidden_files(directory: Path) -> list[str]:
-    """Return the files that globs read and listings leave out."""
+    """Return the files that globs match but directory listings omit."""
     paths = (
         (path for path in storage_of(directory).files_below(directory) if path.suffix == ".parquet")
         if isinstance(directory, ObjectPath)
@@ -115,8 +115,8 @@ def hidden_files(directory: Path) -> list[str]:
 def look_at_files(directory: Path, clock: Clock = SYSTEM_CLOCK, *, deep: bool = False) -> FoundRows:
     """Read the log and the origins of all rows. Memory: about 40 bytes per row of the largest stream, 8 for the others.
 
-    Writers and compactors may be at work meanwhile. What is told is how the directory was as of one entry, the last one
-    that was read: each file that counted then is read where it is by now, in sight or already replaced.
+    Writers and compactions may run meanwhile. The result is the directory as of the last entry read: each file current
+    then is read wherever it is now, visible or already replaced.
     """
     for _ in range(ATTEMPTS):
         try:
@@ -130,14 +130,14 @@ def look_at_files(directory: Path, clock: Clock = SYSTEM_CLOCK, *, deep: bool = 
 
 
 class _MovedOnError(Exception):
-    """A file that counted was replaced meanwhile, and the replaced one deleted; or another came into sight again."""
+    """A current file was replaced and deleted meanwhile, or another became visible again."""
 
 
 class _Look:
-    """One look at a directory.
+    """One scan of a directory.
 
-    Files that are on their way are waited for: one that is committed comes into sight at once, one that was replaced
-    goes out of it, unless their process was stopped. Those that do not move are told as a reader meets them.
+    It waits for files that are about to move: a committed one becomes visible at once, and a replaced one disappears,
+    unless the process was stopped. Files that do not move are reported as a reader sees them.
     """
 
     def __init__(self, directory: Path, clock: Clock, *, deep: bool) -> None:
@@ -147,14 +147,14 @@ class _Look:
         self._clock = clock
         self._found = FoundRows(deep=deep)
         self._reader = _OriginReader()
-        self._paths: dict[str, Path] = {}  # what was read, and where
-        # Listed first: a file comes into sight after its entry was made, so the log names each file that was listed.
+        self._paths: dict[str, Path] = {}  # the files read, by name
+        # Listed before the log is read: a file becomes visible after its entry, so each listed file is in the log.
         self._visible = {path.relative_to(directory).as_posix(): path for path in visible_files(directory)}
         self._log = self._later = read_log(directory)
         self._versions = {version: _columns_of(version) for version in self._log.schemas}
 
     def look(self) -> FoundRows:
-        """Return what is there."""
+        """Scan the directory."""
         found, log = self._found, self._log
         found.entries, found.forgotten, found.topology = log.length, log.forgotten, log.topology
         found.logged = {stream: log.coverage.ranges(stream) for stream in log.coverage.streams()}
@@ -170,17 +170,17 @@ class _Look:
         return found
 
     def _take_stranger(self, name: str) -> None:
-        """Note a file that was read and that the log does not name."""
+        """Note a file that was read but is not in the log."""
         found = self._found
         if name in found.unreadable and not name.endswith(".parquet"):
             del found.unreadable[name], self._paths[name]
             found.foreign.append(name)
-        # Where there is no log, the files are a sink's by their names, or nobody says that they should be otherwise.
+        # Without a log, a file is unknown only if its name is one that a sink gives.
         elif self._log.length or incarnation_of(name):
             found.unknown.append(name)
 
     def _wait(self, coming: list[str], leaving: list[str]) -> None:
-        """Read the files that come into sight, and those that do not leave it."""
+        """Read the files that become visible, and those that should disappear but do not."""
         found = self._found
         for turn in range(TURNS):
             coming = [name for name in coming if not self._read(name) and not self._is_elsewhere(name)]
@@ -192,14 +192,14 @@ class _Look:
         found.staged = coming
         for name in leaving:
             if not self._read(name):
-                raise _MovedOnError  # it left at last, and what took its place may have come into sight before
+                raise _MovedOnError  # it has disappeared, and its replacement may have become visible earlier
             (found.outdated if name in self._log.outdated else found.replaced).append(name)
 
     def _is_elsewhere(self, name: str) -> bool:
-        """Return whether a file that counts is not in staging: gone, or replaced since we read the log."""
+        """Return whether a current file is not staged: gone, or replaced since the log was read."""
         if self._disk.exists(self._layout.staged(name)):
             return False
-        if self._read(name):  # it came into sight between two looks
+        if self._read(name):  # it became visible between two checks
             return True
         if name in self._later.files:
             self._later = read_log(self._directory)
@@ -210,7 +210,7 @@ class _Look:
         return True
 
     def _read(self, name: str, path: Path | None = None) -> bool:
-        """Take a file's origins; return whether it was there."""
+        """Read a file's origins; return whether it exists."""
         found, path = self._found, path or self._directory / name
         try:
             source = _opened(path)
@@ -231,9 +231,9 @@ class _Look:
         return True
 
     def _has_others(self, name: str, source: Any) -> bool:
-        """Return whether a file that counts has other columns than its entry says; those of folders are not in it.
+        """Return whether a current file's columns differ from its entry (those of folders are not in the file).
 
-        A compaction puts files of one version together, and does not say of which.
+        A compaction merges files of one schema version, and does not record which.
         """
         if name not in self._log.files or None in self._versions.values():
             return False
@@ -243,12 +243,12 @@ class _Look:
             schema = pq.read_schema(source)
         except FileNotFoundError:
             return False
-        # A file that holds nothing but origins is compared by these.
+        # A file without other columns than origins always matches.
         mine = {field.name: field.type for field in schema if field.name not in _ORIGIN}
         return bool(mine) and mine not in said
 
     def _look_deep(self, name: str, path: Path) -> bool:
-        """Compare a file's content with what was written; return whether it was there."""
+        """Compare a file's content with its hash in the log; return whether it exists."""
         found, logged = self._found, self._log.named.get(name)
         try:
             if logged is None:
@@ -295,22 +295,22 @@ class _Look:
 
 
 def _columns_of(logged: Sequence[str]) -> dict[str, pa.DataType] | None:
-    """Return the columns that data files have by the log, without those of folders; None where it cannot be told."""
+    """Return the data files' columns by the log, without those of folders; None if unknown."""
     folders = logged_folders(logged)
     try:
         schema = logged_schema(logged)
     except DownspoutError:
-        return {}  # words that no sink has written: no file has such columns
+        return {}  # no sink wrote this, and no file has such columns
     if not logged or any(text.startswith("key ") for text in logged):
         return None
     return {field.name: field.type for field in schema if field.name not in {*folders, *_ORIGIN}}
 
 
 def _damaged_columns(path: Path) -> str:
-    """Return which columns of a file cannot be read, or have pages whose checksums are wrong; empty: none.
+    """Name the columns of a file that cannot be read or have wrong page checksums; empty: none.
 
     Raises:
-        FileNotFoundError: it is not there.
+        FileNotFoundError: the file does not exist.
     """
     try:
         with pq.ParquetFile(_opened(path), page_checksum_verification=True) as file:
@@ -332,7 +332,7 @@ def _can_be_read(file: pq.ParquetFile, name: str) -> bool:
 
 
 def _name_repeats(found: FoundRows, paths: dict[str, Path]) -> None:
-    """Say which files hold the rows of offsets that have several. Reads all files again, which only damage needs."""
+    """Find the files with duplicate rows. Reads all files again, but only if duplicates exist."""
     repeated = Coverage()
     for stream, ranges in found.surplus.items():
         for start, end in offset_ranges.union(ranges):
@@ -349,12 +349,11 @@ def _name_repeats(found: FoundRows, paths: dict[str, Path]) -> None:
 
 
 def _take_from_log(found: FoundRows, log: LogSide, shown: Collection[str]) -> None:
-    """Take an aggregate's rows from those entries whose files, or what took their place, are as they were written."""
+    """Take an aggregate's offsets from the entries whose files, or their replacements, are intact."""
     known = Coverage()
     copies = log.copies(shown)
     for entry in log.flushes:
-        # An entry's rows are there as often as those of all its files are: once, unless a compaction was stopped half
-        # way.
+        # An entry's rows are visible once, unless a compaction was interrupted.
         counts = [copies[file.path] for file in entry.files]
         if not min(counts):
             continue
@@ -376,7 +375,7 @@ class _OriginReader:
         self.without = 0  # rows without origins
 
     def read(self, source: Any) -> int:
-        """Read one file; return how many rows it has."""
+        """Read one file; return its row count."""
         count, parts = _origins(source)
         if parts is None:
             self.without += count
@@ -388,12 +387,12 @@ class _OriginReader:
         return count
 
     def result(self, found: FoundRows) -> None:
-        """Write down what was read."""
+        """Store the rows read in ``found``."""
         for stream in list(self._offsets):
             ordered = np.sort(np.concatenate(self._offsets.pop(stream)))
             found.rows[stream] = offset_ranges.of_offsets(ordered)
             further: OffsetRanges = []
-            # One round for each time that the most frequent row is there too often.
+            # One pass per copy of the most frequent row, beyond the first.
             while len(ordered := ordered[1:][ordered[1:] == ordered[:-1]]):
                 further += offset_ranges.of_offsets(ordered)
             if further:
@@ -401,12 +400,12 @@ class _OriginReader:
 
 
 def _opened(path: Path) -> Any:
-    """Return what pyarrow reads a data file from: its path, or of an object store its content."""
+    """Return a source for pyarrow: a path, or the content of an object."""
     return pa.BufferReader(storage_of(path).read(path)) if isinstance(path, ObjectPath) else path
 
 
 def _origins(source: Any) -> tuple[int, list[tuple[Stream, NDArray[np.int64]]] | None]:
-    """Return the number of rows of a file and the offsets by stream; None where it has no origin columns."""
+    """Return the row count of a file, and its offsets by stream; None without origin columns."""
     metadata = pq.read_metadata(source)
     count = int(metadata.num_rows)
     schema = metadata.schema.to_arrow_schema()
@@ -417,7 +416,7 @@ def _origins(source: Any) -> tuple[int, list[tuple[Stream, NDArray[np.int64]]] |
         source, metadata=metadata, read_dictionary=list(_TEXTS), page_checksum_verification=True
     ) as file:
         table = file.read(columns=list(_ORIGIN))
-    # Rows of which a part of the origin is null have no origin.
+    # A row with a null in its origin has none.
     for name in _ORIGIN:
         if table.column(name).null_count:
             table = table.filter(table.column(name).is_valid())
@@ -425,7 +424,7 @@ def _origins(source: Any) -> tuple[int, list[tuple[Stream, NDArray[np.int64]]] |
 
 
 def _check_types(schema: pa.Schema) -> None:
-    """Raise ArrowInvalid where a column cannot be a part of an origin: the file is not a sink's."""
+    """Raise ArrowInvalid if a column's type does not fit an origin: the file is not a sink's."""
     for name in _ORIGIN:
         kind: Any = schema.field(name).type
         kind = kind.value_type if pa.types.is_dictionary(kind) else kind
@@ -467,32 +466,32 @@ _CURE = "restore the log from a backup; a log that was changed by hand cannot be
 
 @dataclass
 class LogSide:
-    """What a log says."""
+    """The content of a log."""
 
-    length: int = 0  # how many entries
-    topology: str = ""  # whose they are
-    schemas: tuple[tuple[str, ...], ...] = ()  # the columns that its entries declare, the first ones first
+    length: int = 0  # number of entries
+    topology: str = ""
+    schemas: tuple[tuple[str, ...], ...] = ()  # the versions of the columns, oldest first
     written: dict[str, tuple[str, ...]] = field(default_factory=dict)  # path → the columns of the flush that wrote it
-    coverage: Coverage = field(default_factory=Coverage)  # the rows that are in the directory
-    files: Mapping[str, DataFile] = field(default_factory=dict)  # those that count, by path
-    named: dict[str, DataFile] = field(default_factory=dict)  # all that were ever named
-    # paths that count no more → number of the entry that has removed them
+    coverage: Coverage = field(default_factory=Coverage)  # the rows in the directory
+    files: Mapping[str, DataFile] = field(default_factory=dict)  # current files, by path
+    named: dict[str, DataFile] = field(default_factory=dict)  # all files that were ever in the log, by path
+    # path of a removed file → number of the entry that removed it
     replaced: dict[str, int] = field(default_factory=dict)
-    # number → the files that a compaction has made
+    # number of a compaction's entry → the files that it made
     compactions: dict[int, tuple[DataFile, ...]] = field(default_factory=dict)
-    flushes: list[Entry] = field(default_factory=list)  # those since the last rebuild that came with rows
-    outdated: set[str] = field(default_factory=set)  # paths that a rebuild has removed
-    forgotten: list[str] = field(default_factory=list)  # paths that were removed because they were gone
+    flushes: list[Entry] = field(default_factory=list)  # flushes with files since the last rebuild
+    outdated: set[str] = field(default_factory=set)  # paths removed by a rebuild
+    forgotten: list[str] = field(default_factory=list)  # paths removed because the files were missing
 
     def take(self, entry: Entry, before: DirectoryState) -> None:
-        """Take the next entry; ``before`` is the state that it found."""
+        """Apply the next entry to the state ``before`` it."""
         if entry.kind == REBUILD:
             self.outdated.update(before.files)
             self.replaced.update(dict.fromkeys(before.files, entry.number))
             self.flushes.clear()
             self.forgotten.clear()
         if entry.kind == COMPACT and not entry.files:
-            self.forgotten += entry.removed  # nothing took their place: one that is there again is a stranger
+            self.forgotten += entry.removed  # without a replacement; one that reappears is unknown
         elif entry.kind == COMPACT:
             self.replaced.update(dict.fromkeys(entry.removed, entry.number))
             self.compactions[entry.number] = entry.files
@@ -502,10 +501,10 @@ class LogSide:
         self.named.update((file.path, file) for file in entry.files)
 
     def copies(self, shown: Collection[str]) -> dict[str, int]:
-        """Return for each file that was ever named how often its rows are in sight."""
+        """Return how often the rows of each file ever in the log are visible."""
         found: dict[str, int] = {}
-        # Rows are where they were written, if that file is shown, and wherever compactions have taken them since. Files
-        # are looked at in the reverse order of their entries, because what takes a file's place is always younger.
+        # Rows are visible in the file they were written to, and in the files that compactions copied them to. Reverse
+        # order, because replacements are always younger.
         for path in reversed(self.named):
             heirs = self.compactions.get(self.replaced.get(path, -1), ())
             found[path] = (path in shown) + min((found[heir.path] for heir in heirs), default=0)
@@ -513,8 +512,8 @@ class LogSide:
 
 
 def read_log(directory: Path) -> LogSide:
-    """Read a directory's log, and compare it with itself and with its checkpoints."""
-    # Listed before the log is read: a checkpoint is made after its entries.
+    """Read a directory's log; check its consistency, also with its checkpoints."""
+    # Listed before the log is read: a checkpoint is written after its entries.
     log = CommitLog(directory, checkpoints=False)
     checkpoints = _checkpoints(log.layout.checkpoints)
     entries = log.refresh()
@@ -538,7 +537,7 @@ def read_log(directory: Path) -> LogSide:
 
 
 def _checkpoints(folder: Path) -> dict[int, DirectoryState]:
-    """Return the checkpoints that a writer would believe, by their length. Others it ignores, and so do we."""
+    """Return the checkpoints that a writer would load, by their length; it ignores others."""
     found: dict[int, DirectoryState] = {}
     disk = storage_of(folder)
     for name in disk.names(folder):
@@ -563,7 +562,7 @@ def _compare(path: Path, checkpoint: DirectoryState, history: DirectoryState) ->
 
 
 def _contradiction(entry: Entry, before: DirectoryState, named: Mapping[str, DataFile]) -> str:
-    """Return what in an entry cannot be so, after all the entries before it; nothing, if it can."""
+    """Return how an entry contradicts the entries before it; empty if it does not."""
     for what in ("topology", "component"):
         known, said = getattr(before, what), getattr(entry, what)
         if known not in (None, said):
@@ -598,12 +597,12 @@ def _contradiction_of_compact(entry: Entry, before: DirectoryState) -> str:
 
 
 def _wrong_columns(entry: Entry, before: DirectoryState) -> str:
-    """Return what in an entry's columns cannot be so: they may be those of an earlier entry, or grow."""
+    """Return how an entry's columns contradict earlier ones: they may only repeat a version or grow."""
     if entry.kind == REBUILD:
         return ""
     try:
         why = before.refusals(entry.schema)
-    except DownspoutError as error:  # words that no sink writes
+    except DownspoutError as error:  # no sink writes this
         why = [error.message]
     if not why:
         return ""

@@ -1,14 +1,13 @@
-"""Run a topology again on a few records, to learn which rows it makes of them.
+"""Rerun a topology on a few records, to learn which rows it makes of them.
 
-``downspout.testing.harness`` runs it, with a Kafka in memory that holds the records at their own offsets; the
-command line joins the two. The topology is the user's, but for its sinks: each is replaced by a bolt that notes
-origins and writes nothing. Bolts in between run as they are, and those that lead to no such sink do not run; they
-must be deterministic per record, as exactly-once needs anyway. The inputs of the sink have the steps that its
-directory knows.
+``downspout.testing.harness`` runs it, with an in-memory Kafka that holds the records at their own offsets; the command
+line passes it in. Each sink of the topology is replaced by a bolt that records origins and writes nothing. Bolts
+upstream of the sink run unchanged and must be deterministic per record, as exactly-once requires anyway; other bolts do
+not run. The inputs of the sink keep the tags in its directory.
 
-**A process of its own** runs the topology, so that a record that kills it ends neither audit nor report. The process is
-started anew after each death, and the records it died on are halved until the one that kills stands alone: one death
-for each halving, about eleven of a second or two for the 2,000 records of a batch.
+**A child process** runs the topology, so a record that kills it does not end the audit. The process is restarted after
+each death, and its records are halved until the fatal one is isolated: one death per halving, about eleven of a second
+or two for the 2,000 records of a batch.
 """
 
 from __future__ import annotations
@@ -45,22 +44,22 @@ from downspout.sink.object_store import storage_of
 from downspout.system.process import end_with_parent
 
 Steps = Mapping[tuple[str, str, str], str]
-"""Of each input of a sink, as (sink, component, stream), the step that its rows' paths end in."""
+"""By input of a sink, as (sink, component, stream), the tag at the end of its rows' paths."""
 
 RunOn = Callable[[Graph, type[Bolt], Sequence[Record]], Iterable[DeadLetter]]
-"""Runs a topology, with another class for its sinks, on records at their own offsets, and returns the dead letters."""
+"""Runs a topology, with another class for its sinks, on records at their own offsets; returns the dead letters."""
 
 
 @dataclass(frozen=True)
 class TopologyReplay:
     """A :data:`~downspout.audit.expected.Replay` of one topology for one of its directories."""
 
-    graph: Graph  # the topology, with all values it is run with
-    steps: Steps  # of the inputs of the sink that writes to the directory
+    graph: Graph  # the topology, with its settings
+    steps: Steps  # of the sink that writes to the directory
     dead_letters: tuple[str, ...]  # the dead-letter topics of its Kafka spouts
-    topics: tuple[str, ...]  # what the spouts that lead to that sink read, where they name it
-    patterns: tuple[str, ...]  # and where they say by ``kafka.pattern``
-    run_on: RunOn  # runs it
+    topics: tuple[str, ...]  # the topics that spouts upstream of the sink read
+    patterns: tuple[str, ...]  # their ``kafka.pattern`` settings
+    run_on: RunOn
 
     @property
     def several(self) -> bool:
@@ -68,15 +67,15 @@ class TopologyReplay:
         return len(self.steps) > 1
 
     def __call__(self, records: Sequence[Record]) -> Mapping[tuple[str, int, int], Iterable[str] | Failed]:
-        """Run the topology on the records; return the paths that reach the sink, and the failures."""
+        """Rerun the topology on the records; return the paths that reach the sink, and the failures."""
         seen: dict[tuple[str, int, int], list[str]] = {}
         steps = self.steps
 
         class Notes(Bolt):
-            """Stands for a sink."""
+            """Replaces a sink."""
 
             def process(self, tup: Any) -> None:
-                """Note the tuple's origin; an input without one is not in ``steps``."""
+                """Record the tuple's origin; ``steps`` lacks inputs without one."""
                 step = steps.get((self.component_name, tup.component, tup.stream))
                 if step is not None:
                     origin = Origin.of(tup.values.origin)
@@ -96,17 +95,17 @@ def make_replay(
     directory: Path,  # the sink's
     run_on: RunOn,  # runs the topology on records
     *,
-    topology: str | None = None,  # which class, where the file holds several
+    topology: str | None = None,  # the class, if the file defines several
     overrides: Sequence[str] = (),  # ``--set`` options
-    # the settings of the run that wrote there: they hold instead of this process's environment and its
-    # ``downspout.toml``, if it was a run of this topology
+    # the run that wrote there: if it was of this topology, its settings replace this process's environment and
+    # ``downspout.toml``
     run: Run | None = None,
 ) -> TopologyReplay:
-    """Return what runs a topology on records and tells which rows reach the sink of a directory.
+    """Return a replay of a topology for the sink of a directory.
 
     Raises:
         TopologyError: it cannot be loaded, or none of its sinks writes to that directory.
-        SinkError: the directory's log is damaged, or it cannot be told which of its rows came through which input.
+        SinkError: the directory's log is damaged, or the inputs of its rows are unknown.
     """
     graph = load(target, topology)
     settings = _settings(graph, overrides, run)
@@ -119,13 +118,13 @@ def make_replay(
     topics = dict.fromkeys(topic for values in given for topic in values["kafka.topics"] or ())
     patterns = tuple(values["kafka.pattern"] for values in given if values["kafka.pattern"])
     run_graph = _as_it_was_run(graph, settings)
-    # What leads to the sink makes its rows. The rest would only do again what it does besides.
+    # Only components upstream of the sink: the others would repeat their side effects.
     run_graph = replace(run_graph, components={k: v for k, v in run_graph.components.items() if k in upstream})
     return TopologyReplay(run_graph, steps, tuple(dead_letters), tuple(topics), patterns, run_on)
 
 
 def _settings(graph: Graph, overrides: Sequence[str], run: Run | None) -> Settings:
-    """Return the settings of a run: those that were noted of it, those of the topology's file, and ``--set``."""
+    """Return the settings of a run: those recorded, those of the topology's file, and ``--set``."""
     if run is None or run.topology != graph.name:
         return settings_of(graph, overrides)
     components = {
@@ -136,13 +135,13 @@ def _settings(graph: Graph, overrides: Sequence[str], run: Run | None) -> Settin
 
 
 def _sinks_of(graph: Graph, settings: Settings, target: str, directory: Path) -> list[str]:
-    """Return the sinks that write to a directory by the settings; else the one that the directory's log names."""
+    """Return the sinks that write to a directory by their settings, or else the one in the directory's log."""
     sinks = {
         c.name: str(settings.components[c.name].values["parquet.directory"]) for c in graph.bolts if reads(c, "parquet")
     }
     if ours := [name for name, place in sinks.items() if folder(place).absolute() == directory.absolute()]:
         return ours
-    # A directory may have been moved, copied, or given with ``--set``.
+    # The directory may have been moved, copied, or set with ``--set``.
     log = _log(directory, settings, sinks)
     if log.topology == graph.name and log.component in sinks:
         return [log.component]
@@ -153,7 +152,7 @@ def _sinks_of(graph: Graph, settings: Settings, target: str, directory: Path) ->
 
 
 def _log(directory: Path, settings: Settings, sinks: Iterable[str]) -> CommitLog:
-    """Return the log of a directory as far as it goes now; an object store is reached as one of the sinks says."""
+    """Return the log of a directory, refreshed; for an object store, with the options of one of the sinks."""
     given = (settings.components[sink].values["parquet.storage_options"] for sink in sinks)
     log = CommitLog(directory, storage_of(directory, next(filter(None, given), None)))
     log.refresh()
@@ -161,7 +160,7 @@ def _log(directory: Path, settings: Settings, sinks: Iterable[str]) -> CommitLog
 
 
 def _steps(graph: Graph, settings: Settings, sink: str, directory: Path) -> Steps:
-    """Return the steps of a sink's inputs, as the sink itself finds them when it opens the directory."""
+    """Return the tags of a sink's inputs, as the sink resolves them when it opens the directory."""
     inputs = {
         name_of(given.source, given.stream): (sink, given.source, given.stream)
         for given in graph.components[sink].inputs
@@ -174,7 +173,7 @@ def _steps(graph: Graph, settings: Settings, sink: str, directory: Path) -> Step
 
 
 def _as_it_was_run(graph: Graph, settings: Settings) -> Graph:
-    """Return the graph with all values that were given for its components, from wherever."""
+    """Return the graph with all its components' settings, except defaults, from all layers."""
     components = {}
     for name, component in graph.components.items():
         found = settings.components[name]
@@ -184,7 +183,7 @@ def _as_it_was_run(graph: Graph, settings: Settings) -> Graph:
 
 
 def _reason(dead_letter: DeadLetter, place: str) -> str:
-    """Return why a record failed, without its place, so that the same reason reads the same."""
+    """Return why a record failed, without its coordinates, so equal reasons have equal texts."""
     text = " ".join((dead_letter.error or dead_letter.kind or "").split()).removeprefix(f"{place}: ")
     where = f"fails in {dead_letter.component}" if dead_letter.component else "fails"
     kind = (dead_letter.error_class or "").rpartition(".")[2]
@@ -194,19 +193,19 @@ def _reason(dead_letter: DeadLetter, place: str) -> str:
 
 # --- in a process of its own ---
 
-KILLERS_MAX = 10  # Each costs up to a dozen starts of a process, so an audit that finds more is given up
+KILLERS_MAX = 10  # Each costs up to a dozen process starts; an audit with more is aborted
 
 Outcomes = dict[tuple[str, int, int], Iterable[str] | Failed]
 
 
 class ReplayApart:
-    """A :data:`~downspout.audit.audit.Replay` in a process of its own; close it after use.
+    """A :data:`~downspout.audit.expected.Replay` in a child process; close it after use.
 
     Attributes:
         several: whether a record may have a row through each of several inputs.
         dead_letters: the dead-letter topics of the topology's Kafka spouts.
-        topics: what the spouts that lead to the sink read, where they name it.
-        patterns: and where they say by ``kafka.pattern``.
+        topics: the topics that spouts upstream of the sink read.
+        patterns: their ``kafka.pattern`` settings.
 
     Raises:
         TopologyError, SinkError: as :func:`~downspout.audit.replays.make_replay` does.
@@ -226,7 +225,7 @@ class ReplayApart:
         self.make = partial(
             make_replay, target, directory, run_on, topology=topology, overrides=tuple(overrides), run=run
         )
-        here = self.make()  # what is wrong with it is said before anything is started
+        here = self.make()  # errors are raised before a process is started
         self.several, self.dead_letters = here.several, here.dead_letters
         self.topics, self.patterns = here.topics, here.patterns
         self._child: tuple[BaseProcess, Connection] | None = None
@@ -237,7 +236,7 @@ class ReplayApart:
 
         Raises:
             TopologyError: more than :data:`KILLERS_MAX` records have ended the process that ran them.
-            DownspoutError: what the topology's run raised.
+            DownspoutError: the run failed.
         """
         return self._run(list(records))
 
@@ -245,7 +244,7 @@ class ReplayApart:
         """End the process."""
         if self._child is not None:
             process, pipe = self._child
-            pipe.close()  # it ends by itself at the end of its input, unless it is busy
+            pipe.close()  # ends an idle process
             process.terminate()
             process.join()
             self._child = None
@@ -262,7 +261,7 @@ class ReplayApart:
         return answer
 
     def _narrow(self, records: Sequence[Record], death: str) -> Outcomes:
-        """Return what becomes of records of which one, or more, ended the process."""
+        """Return the outcomes of records of which at least one killed the process."""
         if len(records) > 1:
             half = len(records) // 2
             return {**self._run(records[:half]), **self._run(records[half:])}
@@ -277,11 +276,11 @@ class ReplayApart:
         return {(killer.topic, killer.partition, killer.offset): Failed(f"kills the process that runs it ({death})")}
 
     def _start(self) -> tuple[BaseProcess, Connection]:
-        context = multiprocessing.get_context("spawn")  # a forked process would inherit half of each thread
+        context = multiprocessing.get_context("spawn")  # a forked process would inherit locks held by other threads
         ours, theirs = context.Pipe()
         process = context.Process(target=_answer, args=(theirs, self.make), name="audit-replay", daemon=True)
-        # Until it can answer for itself Ctrl-C is not for it: the one report of that is ours. Its helper, which
-        # multiprocessing starts first, would lift the mask.
+        # Ctrl-C must not interrupt the child's start with a traceback of its own. The resource tracker, which
+        # multiprocessing would start now, lifts the mask, so it is started first.
         resource_tracker.ensure_running()
         before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
         try:
@@ -298,13 +297,13 @@ class ReplayApart:
                 cure="`downspout check`, and look at what its bolts do in initialize",
             ) from None
         if isinstance(first, Exception):
-            ours.close()  # at the end of its input it ends
+            ours.close()  # which ends the process
             process.join()
             raise first
         return process, ours
 
     def _bury(self, process: BaseProcess) -> str:
-        """Return how a process that has ended did so."""
+        """Reap a dead process; return how it died."""
         process.join()
         self._child = None
         code = process.exitcode or 0
@@ -312,19 +311,19 @@ class ReplayApart:
 
 
 def _answer(pipe: Connection, make: Callable[[], TopologyReplay]) -> None:
-    """Run the topology without any record, and then on whatever comes through the pipe, until the other end closes."""
-    end_with_parent()  # also from within a bolt that hangs
-    signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C reaches both processes; one of them tells of it
+    """Run the topology without records, then on those from the pipe, until the other end closes."""
+    end_with_parent()  # even while a bolt hangs
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C reaches both processes; the parent reports it
     signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT])
-    os.dup2(2, 1)  # what bolts print is no part of the report, which may be JSON
+    os.dup2(2, 1)  # bolts' prints must not mix with the report, which may be JSON
     replay = make()
-    records: Sequence[Record] = []  # what its start alone does is not a record's fault
+    records: Sequence[Record] = []  # a failure at the start is no record's fault
     while True:
         try:
             answer: Outcomes | DownspoutError = dict(replay(records))
         except DownspoutError as error:
             answer = error
-        sys.stdout.flush()  # what was printed would be lost with this process, which may be killed
+        sys.stdout.flush()  # the process may be killed later
         try:
             pipe.send(answer)
             records = pipe.recv()

@@ -1,4 +1,4 @@
-"""What an audit says: per partition and in one sentence; which exit code that makes."""
+"""The report of an audit: per partition, in one sentence, and as an exit code."""
 
 from __future__ import annotations
 
@@ -20,22 +20,22 @@ EXPLAINED = ("filtered", "dead_lettered", "late", "skipped", "compacted", "repla
 
 @dataclass
 class PartitionReport:
-    """What became of the offsets of one partition."""
+    """The result for one partition."""
 
     topic: str
     partition: int
     start: int  # the first offset audited
-    end: int | None  # the offset after the last one; None where Kafka was not asked
+    end: int | None  # the offset after the last one; None if Kafka was not asked
     rows: int = 0  # rows in the files, of these offsets
     present: int = 0  # offsets with a row
-    # what else there is, by its name in the table above: the offsets
+    # offsets by class, see the table in ``audit``
     offsets: dict[str, OffsetRanges] = field(default_factory=dict)
-    rows_of: dict[str, int] = field(default_factory=dict)  # for missing, duplicate and extra: how many rows that is
-    # why records fail, run again through the topology, with their offsets; the notes name a few of these
+    rows_of: dict[str, int] = field(default_factory=dict)  # rows by class
+    # reasons why records fail when rerun, with their offsets; the notes name a few
     reasons: dict[str, OffsetRanges] = field(default_factory=dict)
 
     def note(self, kind: str, found: OffsetRanges, rows: int | None = None) -> None:
-        """Add offsets to a kind; ``rows`` where it is not one for each offset."""
+        """Add offsets to a kind; ``rows`` if they have not one row each."""
         if found:
             self.offsets[kind] = offset_ranges.union(self.offsets.get(kind, []), found)
             self.rows_of[kind] = self.rows_of.get(kind, 0) + (offset_ranges.count(found) if rows is None else rows)
@@ -56,14 +56,14 @@ class PartitionReport:
 
 @dataclass
 class AuditReport:
-    """What an audit found."""
+    """The result of an audit."""
 
-    directory: Path  # what was audited
-    found: FoundRows  # what files and log say
+    directory: Path
+    found: FoundRows
     partitions: list[PartitionReport] = field(default_factory=list)  # in the order of topic and number
     kafka: bool = False  # whether Kafka was asked
-    notes: list[str] = field(default_factory=list)  # what a reader should know besides
-    hint: str = ""  # what to try, in brackets, where there are problems
+    notes: list[str] = field(default_factory=list)  # further remarks
+    hint: str = ""  # a likely cause of the problems, in brackets
 
     def count(self, kind: str) -> int:
         """Return how many offsets of all partitions are of a kind."""
@@ -73,12 +73,12 @@ class AuditReport:
     def problems(self) -> list[str]:
         """The kinds of problems there are, worst first."""
         kinds = [kind for kind in EXIT_CODES if any(part.offsets.get(kind) for part in self.partitions)]
-        # Rows that are committed and staged are missing by their offsets, where those are audited.
+        # Staged rows already count as missing by their offsets.
         kinds += [kind for kind in ("missing", "extra") if kind not in kinds and any(self._odd_files(kind))]
         return sorted(kinds, key=list(EXIT_CODES).index)
 
     def _odd_files(self, kind: str) -> Iterator[str]:
-        """Yield what is wrong with the files as such, a phrase for each sort."""
+        """Yield a phrase for each sort of wrong files."""
         found = self.found
         sorts = {
             "missing": {"gone": found.gone, "unreadable": list(found.unreadable)},
@@ -99,12 +99,12 @@ class AuditReport:
 
     @property
     def exit_code(self) -> int:
-        """0 where all is exact, else that of the worst problem."""
+        """0 if all is exact, else that of the worst problem."""
         return min((EXIT_CODES[kind] for kind in self.problems), default=0)
 
     @property
     def verdict(self) -> str:
-        """One sentence."""
+        """The result in one sentence."""
         present = sum(part.present for part in self.partitions)
         explained = [f"{self.count(kind):,} {kind.replace('_', '-')}" for kind in EXPLAINED if self.count(kind)]
         what = "added up" if self.found.aggregates else "in the files"
@@ -147,7 +147,7 @@ class AuditReport:
 
 
 def take_notes(report: AuditReport) -> None:
-    """Say what is odd about the files."""
+    """Add notes on unusual files."""
     found, notes = report.found, report.notes
     if not report.kafka and found.entries:
         notes.append(

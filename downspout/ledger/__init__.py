@@ -1,7 +1,6 @@
 """The state of each record: pure code, without I/O, clock or threads.
 
-To change which offset may be committed, and when a partition is paused: offsets.py
-To change how a range that failed is halved: offsets.py
+To change which offset may be committed, when a partition is paused, and how a failed range is halved: offsets.py
 To change when a failed record is tried again: retry_schedule.py
 To change how commit metadata is encoded: metadata.py
 To change when too many failures stop a run: breaker.py

@@ -1,13 +1,13 @@
-"""When to raise an alarm about a partition: too many of its records fail for good, or it stands still.
+"""Alarms about a partition: too many of its records fail for good, or its commit point does not move.
 
-**The circuit breaker.** A bad deploy fails everything, and dead-lettering all of it would be worse than stopping. So
-only a ratio of the last records read may be given up. "Last" means by offset: failing records finish late (they are
-retried), so by time they cluster, above all at the end of a bounded run. Records still in flight count as read: a sink
-that delays its acks must not make the few that failed look like the only ones. Memory is bounded: offsets are counted
-in cells, and the lowest are forgotten.
+**The circuit breaker.** A bad deploy fails everything, and stopping is better than dead-lettering all of it. So only a
+ratio of the last records read may be given up. "Last" means by offset: failing records are retried and finish late, so
+by time they would cluster, above all at the end of a bounded run. Records in flight count as read; otherwise, while a
+sink delays its acks, the few failures would be the only finished records. Memory is bounded: offsets are counted in
+cells, and the lowest cells are dropped.
 
-**Progress.** A partition *stands still* from the moment its commit point last moved, or something began to wait. It is
-*stuck* once that has lasted for a limit; the start and the end of that are reported once each.
+**Progress.** A partition is *stuck* if records have waited for a time limit without a move of its commit point. The
+start and the end of that are reported once each.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ CELLS_MAX = 4_096
 
 @dataclass(frozen=True, slots=True)
 class Trip:
-    """Why the breaker opens."""
+    """The failures that open the breaker."""
 
-    given_up: int  # of the records that were read last
+    given_up: int  # of the records read last
     read: int
-    error: str  # the commonest among their errors
-    times: int  # how often that was
+    error: str  # the most frequent error class
+    times: int  # its count
 
 
 @dataclass(slots=True)
@@ -41,7 +41,7 @@ class _Cell:
 
 
 class Breaker:
-    """The breaker of one partition. ``c`` is the number of cells that a window spans, about ten.
+    """The breaker of one partition. ``c`` is the number of cells in a window, about ten.
 
     >>> breaker = Breaker(ratio=0.5, window=4)
     >>> for offset in range(4):
@@ -52,10 +52,10 @@ class Breaker:
     """
 
     __slots__ = ("_last", "_minimum", "_ratio", "_window", "cells", "width")
-    WINDOW: ClassVar[int] = 1_000  # The default: how many records count as last
+    WINDOW: ClassVar[int] = 1_000  # Default window, in records
 
     def __init__(self, ratio: float, window: int | None = None) -> None:
-        self._ratio = ratio  # of given-up records in the window that opens the breaker; 0: never
+        self._ratio = ratio  # share of given-up records in the window that opens the breaker; 0: never
         self._window = window = window or self.WINDOW
         self._minimum = min(MINIMUM, window)
         self.width = -(-window // CELLS_IN_WINDOW)  # Records of one cell: :meth:`read` should get no more at once
@@ -63,7 +63,7 @@ class Breaker:
         self._last: _Cell | None = None
 
     def read(self, offset: int, count: int = 1) -> None:
-        """Note ``count`` records that are read for the first time, the first at ``offset``. O(1) amortised.
+        """Count ``count`` new records, the first at ``offset``. O(1) amortised.
 
         Offsets ascend from call to call.
         """
@@ -74,11 +74,11 @@ class Breaker:
         self._last.read += count
 
     def give_up(self, offset: int, error: str) -> Trip | None:
-        """Note a record that failed for good; return a trip if that is one too many. O(c).
+        """Count a record that failed for good; return a trip if the breaker opens. O(c).
 
         Args:
             offset: the record's.
-            error: the class of its error; messages differ from record to record.
+            error: its error class; messages would differ from record to record.
         """
         if not self._ratio:
             return None
@@ -105,23 +105,23 @@ class Breaker:
 
 # --- Partitions that stand still ---
 
-LATE_MS = 5_000  # A check that comes so long after the one before is late
+LATE_MS = 5_000  # A check is late this long after the previous one
 
 
 @dataclass(frozen=True, slots=True)
 class StallReport:
-    """A partition is stuck, or moves again."""
+    """A partition has become stuck, or moves again."""
 
-    stuck: bool  # whether it is stuck; otherwise it moves again
-    offset: int | None  # where it stood still; None: not even its start was known
-    lasted_ms: int  # for how long
+    stuck: bool  # False: it moves again
+    offset: int | None  # its commit point; None: not known yet
+    lasted_ms: int  # since the commit point last moved
 
 
 class PartitionProgress:
-    """The progress of one partition; times are integer milliseconds on the caller's clock.
+    """Tracks one partition's commit point; times are integer milliseconds on the caller's clock.
 
-    Check it often. After a long time without a check (the process was stopped, or Storm did not call) the first check
-    decides nothing, since news may still be unread; the next one does.
+    Check it often. The first check after a long pause (the process was stopped, or Storm did not call) reports nothing,
+    because acks may still be unread.
 
     >>> progress = PartitionProgress(20_000, now=0)
     >>> checks = [progress.check(7, waits=True, now=second * 1000) for second in range(1, 24)]
@@ -134,18 +134,18 @@ class PartitionProgress:
     __slots__ = ("_checked_at", "_limit_ms", "_point", "_since", "stuck")
 
     def __init__(self, limit_ms: float, now: int) -> None:
-        self.stuck = False  # Whether that was reported, and no end of it
-        self._limit_ms = limit_ms  # how long it may stand still
+        self.stuck = False  # Reported as stuck, and not yet as moving
+        self._limit_ms = limit_ms
         self._point: int | None = -1
         self._since = self._checked_at = now
 
     def check(self, point: int | None, waits: bool, now: int, emitted_at: int | None = None) -> StallReport | None:
-        """Note the present state; return a report if one is due.
+        """Record the current state; return a report if one is due.
 
         Args:
             point: the offset to commit: the lowest that is not done; None: not known yet.
             waits: whether records wait at or beyond it.
-            emitted_at: when the record there was emitted for the first time: progress, unlike its retries.
+            emitted_at: when the record there was first emitted, which counts as progress; its retries do not.
         """
         was_late = now - self._checked_at >= LATE_MS
         self._checked_at = now
@@ -161,5 +161,5 @@ class PartitionProgress:
         return StallReport(True, point, now - self._since)
 
     def still_ms(self, now: int) -> int:
-        """Return for how long it stands still, as of the last check."""
+        """Return the time since the commit point last moved, as of the last check."""
         return now - self._since if self._checked_at > self._since else 0

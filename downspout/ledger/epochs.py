@@ -1,12 +1,12 @@
 """Assignments of one member: rebalance callbacks as facts, an epoch for each gain, and where reading starts.
 
-The client calls back in the middle of a poll, on its own thread: revoked, assigned, lost. The listener only records
-these facts, in order; the spout applies them to its :class:`AssignmentEpochs` after the poll.
+The client calls back (revoked, assigned, lost) during a poll, on its own thread. The listener only records these facts,
+in order; the spout applies them to its :class:`AssignmentEpochs` after the poll.
 
-*Eager* rebalances revoke all that a member has, then assign its full new set. *Cooperative* ones revoke and assign only
-the differences. One rule reads both: a revoked partition is set aside; one that is assigned and was set aside *returns*
-with its state; one that is assigned and owned already *stays*; any other is *gained*. A partition that returns may have
-had another owner in between (a cooperative rebalance cannot tell): the spout keeps it only if the group's commit is
+*Eager* rebalances revoke all partitions of a member, then assign its full new set. *Cooperative* ones revoke and assign
+only the differences. One rule covers both: a revoked partition is set aside; an assigned partition that was set aside
+*returns* with its state; one already owned *stays*; any other is *gained*. A partition that returns may have had
+another owner in between (a cooperative rebalance does not say): the spout keeps its state only if the group's commit is
 still its own.
 
 Each gain starts an *epoch*. Message ids carry it: an ack or fail of an earlier epoch finds no owner and changes
@@ -33,12 +33,11 @@ class Fact(Generic[P]):
 
 @dataclass
 class Changes(Generic[P]):
-    """The result of a series of facts."""
+    """The changes that a series of facts makes."""
 
-    # ours now and not before: they start by :data:`STARTS`
-    gained: set[P] = field(default_factory=set)
-    returned: set[P] = field(default_factory=set)  # were revoked and are ours again
-    forgotten: set[P] = field(default_factory=set)  # no longer ours. Nothing may be committed for them.
+    gained: set[P] = field(default_factory=set)  # newly owned: reading starts by :data:`STARTS`
+    returned: set[P] = field(default_factory=set)  # revoked, then assigned again
+    forgotten: set[P] = field(default_factory=set)  # no longer owned: commit nothing for them
 
 
 class AssignmentEpochs(Generic[P]):
@@ -58,31 +57,31 @@ class AssignmentEpochs(Generic[P]):
         self._owned: dict[P, int] = {}
         self._aside: dict[P, int] = {}
         self.last_epoch = last_epoch
-        """The latest epoch that was started; a later membership of the same process goes on counting from it."""
+        """The latest epoch started; a later membership of this process continues the count."""
         self.arrived = False  # Whether any assignment, even an empty one, has arrived
 
     @property
     def owned(self) -> Collection[P]:
-        """Partitions that are ours now."""
+        """Partitions owned now."""
         return self._owned.keys()
 
     @property
     def aside(self) -> Collection[P]:
-        """Partitions that were revoked and may return in the same rebalance."""
+        """Revoked partitions that may return in the same rebalance."""
         return self._aside.keys()
 
     def epoch(self, partition: P) -> int:
-        """Return the epoch of a partition that is ours."""
+        """Return the epoch of an owned partition."""
         return self._owned[partition]
 
     def renew(self, partition: P) -> int:
-        """Start a new epoch for a partition that is ours: tuples emitted before no longer count."""
+        """Start a new epoch for an owned partition; acks and fails of earlier tuples are then ignored."""
         self.last_epoch += 1
         self._owned[partition] = self.last_epoch
         return self.last_epoch
 
     def apply(self, facts: Iterable[Fact[P]]) -> Changes[P]:
-        """Apply facts in order and return their result. O(partitions)."""
+        """Apply facts in order. O(partitions)."""
         before = set(self._owned) | set(self._aside)
         gained: set[P] = set()
         returned: set[P] = set()
@@ -116,7 +115,7 @@ class AssignmentEpochs(Generic[P]):
             else:
                 self._owned[partition] = epoch
                 returned.add(partition)
-        # Whatever was set aside and did not return with this assignment has gone to another member.
+        # Partitions set aside that this assignment does not return have gone to another member.
         returned.difference_update(self._aside)
         self._aside.clear()
 
@@ -125,7 +124,7 @@ class AssignmentEpochs(Generic[P]):
 
 
 class Start(Enum):
-    """Where reading of a partition starts."""
+    """The position at which reading of a partition starts."""
 
     COMMITTED = "committed"
     BEGINNING = "beginning"
@@ -148,11 +147,10 @@ STARTS: dict[str, tuple[Start, Start, Start]] = {
 
 
 def start_at(strategy: str, *, committed: bool, by_this_topology: bool) -> Start:
-    """Return where reading of a partition starts, decided after each assignment.
+    """Return where reading of a partition starts after an assignment.
 
-    The TIMESTAMP strategies ask Kafka for the first record at or after a time; without one, reading starts at the end.
-    The OFFSETS strategies, which Storm does not have, start at the offset named for the partition, or else at its
-    beginning.
+    The TIMESTAMP strategies start at the first record at or after a time, or at the end if none exists. The OFFSETS
+    strategies, which Storm lacks, start at the offset configured for the partition, or at its beginning.
 
     Args:
         committed: whether the group has a commit for it.

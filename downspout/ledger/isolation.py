@@ -1,28 +1,28 @@
-"""Process deaths: how many in a row, and which records may be the cause.
+"""Process deaths: counting them, and isolating the record that may be the cause.
 
-A record that kills the process leaves no fail behind. So each commit says that its owner is at work; only the last
-commit before an orderly end says that the owner has ended. A start from a commit of the first kind is an *unclean
-start* at its offset. From the second unclean start in a row at the same offset, *crash isolation* searches the records
-that may have been out: they are emitted in windows, each after the previous one is committed. It is like a binary
-search, only faster:
+A record that kills the process produces no fail. So each commit marks its owner as running, except the last commit of
+an orderly shutdown. A start from a commit marked as running is an *unclean start* at its offset. After the second
+consecutive unclean start at the same offset, *crash isolation* searches the records that may have been in flight: the
+spout emits them in windows, each after the previous window is committed. The search is a binary search with a larger
+factor:
 
 ====================  =============================================================================================
-what happens          what follows
+event                 reaction
 ====================  =============================================================================================
-the second death      windows of ``WINDOW`` offsets, up to all that may have been out (``until``)
-a window is through   it was not among these: the next window is ``GROWTH`` times as large
-a death in a window   it was one of these, or none: up to the end of that window (``narrow_until``) windows are
-                      ``SHRINK`` times smaller
-a process died with   windows end before that record, and it is out alone as soon as the commit has reached it, in a
-a known record        row of one already
-a window of one       that record is out alone, and written down before its emit: a death then names it
+the second death      windows of ``WINDOW`` offsets, up to the last record that may have been in flight (``until``)
+a window is done      the record is not in it: the next window is ``GROWTH`` times as large
+a death in a window   the record is in it, or none is to blame: windows are ``SHRINK`` times smaller up to the end of
+                      that window (``narrow_until``)
+a process died with   windows end before that record, and it is emitted alone once the commit reaches it, even after
+a known record        a single death
+a window of one       that record is emitted alone, and recorded before its emit, so a death identifies it
 ====================  =============================================================================================
 
-So a process that is killed from outside costs some small windows, each finished as soon as the sinks have written it. A
-record is out alone only after several deaths at one offset, each in a smaller window. An unclean start with a record
-out alone is a failed attempt of that record, unless it is known that no process died with it
-(``downspout.spout.partition``). An orderly end adds nothing to a row, passes a search on, and ends a row of one, unless
-no record was out. If a partition has no records beyond the commit, it cannot have killed a process.
+So a process killed from outside costs a few small windows, each finished once the sinks have written it. A record is
+emitted alone only after several deaths at one offset, each in a smaller window. An unclean start with a record
+emitted alone is a failed attempt of that record, unless it is known that no process died with it
+(``downspout.spout.partition``). An orderly shutdown is no death; it keeps a search, and resets a count of one unless no
+record was in flight. A partition without records beyond the commit cannot have killed a process.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ ISOLATION_FROM = 2
 
 @dataclass(frozen=True, slots=True)
 class Isolation:
-    """The state of the search at one committed offset: how earlier owners ended, and which records may be the reason.
+    """The state of the search at one committed offset: how earlier owners ended, and which records are suspected.
 
     >>> died = AT_WORK.start(base=10, reach=9000, end=99_000)
     >>> died
@@ -53,17 +53,17 @@ class Isolation:
     True
     """
 
-    starts: int = 0  # unclean ones in a row
-    window: int = 0  # how many offsets beyond the commit may be out; 0: there is no search
-    narrow_until: int = 0  # windows do not grow until the commit reaches this offset; 0: they do
-    until: int = 0  # the search ends when the commit reaches this offset; 0: there is none
-    alone: int | None = None  # the record that is out alone, or about to be
-    ended: bool = False  # whether the owner has ended in order
-    died_with: int | None = None  # a record with which a process died; it is not in the metadata
+    starts: int = 0  # consecutive unclean starts
+    window: int = 0  # how many offsets beyond the commit may be in flight; 0: no search
+    narrow_until: int = 0  # windows do not grow below this offset; 0: they grow
+    until: int = 0  # the search ends when the commit reaches this offset; 0: no search
+    alone: int | None = None  # the record that is emitted alone, or about to be
+    ended: bool = False  # whether the owner shut down in order
+    died_with: int | None = None  # a record with which a process died; not in the metadata
 
     @property
     def single(self) -> bool:
-        """Whether one record may be out at a time."""
+        """Whether only one record may be in flight."""
         return self.window == 1
 
     def start(self, base: int, reach: int, end: int, died_with: int | None = None) -> Isolation:
@@ -71,7 +71,7 @@ class Isolation:
 
         Args:
             base: the committed offset.
-            reach: offsets beyond the commit that may be out without a search.
+            reach: offsets beyond the commit that may be in flight without a search.
             end: of the log, as of now.
             died_with: the record with which a process died, if known.
         """
@@ -93,18 +93,18 @@ class Isolation:
         return Isolation(starts, max(1, self.window // SHRINK), narrow_until, until, died_with=died_with)
 
     def window_end(self, point: int) -> int:
-        """Return where the window that begins at a commit ends."""
+        """Return the end of the window that begins at a commit."""
         end = min(point + self.window, self.until)
         return min(end, self.died_with) if self.died_with is not None else end
 
     def at(self, point: int, *, moved: bool = True, through: bool = False, alone: int | None = None) -> Isolation:
-        """Return the state that a commit at ``point`` holds.
+        """Return the state to store in a commit at ``point``.
 
         Args:
             point: the offset that is committed.
             moved: whether it differs from the previous commit.
             through: whether it is at or beyond the end of a window.
-            alone: the record that is out alone, or about to be.
+            through: whether it is at or beyond the end of a window.
         """
         if point >= self.until:
             return AT_WORK if moved or self.until else self
@@ -117,10 +117,10 @@ class Isolation:
         return Isolation(self.starts, window, narrow_until, self.until, alone, died_with=self.died_with)
 
     def end(self, *, idle: bool = False) -> Isolation:
-        """Return the state that the last commit of an orderly end holds.
+        """Return the state to store in the last commit of an orderly shutdown.
 
         Args:
-            idle: whether this owner had no record out, so that its end proves nothing.
+            idle: whether this owner had no record in flight, so its shutdown proves nothing.
 
         >>> died = AT_WORK.start(base=10, reach=1000, end=5000)
         >>> died.end().starts, died.end(idle=True).start(base=10, reach=1000, end=5000).starts
@@ -129,4 +129,4 @@ class Isolation:
         return replace(self, alone=None, died_with=None, ended=True) if self.until or idle else Isolation(ended=True)
 
 
-AT_WORK = Isolation()  # The owner is at work, and no record is suspected
+AT_WORK = Isolation()  # The owner is running, and no record is suspected

@@ -1,7 +1,7 @@
-"""The metadata of a commit: which records beyond the commit are done, and how often records have failed.
+"""The metadata of a commit: the records done beyond it, and the failed attempts of records.
 
 Storm's Java spout writes JSON with exactly the keys ``topologyId``, ``taskId`` and ``threadName``, and refuses others.
-Ours has the same three, so either spout can take over from the other; our data is one word in ``threadName``::
+Ours writes the same three, so either spout can take over from the other; our data is one word in ``threadName``::
 
     downspout1 <word>        e.g.  downspout1 K2<v-00000V`OAx00BlIU;<)h00
 
@@ -10,24 +10,23 @@ The word is base 85 (which has no character that JSON escapes) of two checksums 
 ==============  ====================================================================================================
 column          holds
 ==============  ====================================================================================================
-head            how many failures and ranges there are, and the state of crash isolation, offsets counted from the base
-failures        the distance of each failed offset from the one before; then the failed attempts of each
-ranges          the length of the hole before each range; then the length of each range
+head            the number of failures and of ranges, and the state of crash isolation (offsets relative to the base)
+failures        the distance of each failed offset from the previous one; then the failed attempts of each
+ranges          the length of the gap before each range; then the length of each range
 ==============  ====================================================================================================
 
 A column is one byte for the width of its numbers in bytes, then all their lowest bytes, then all second bytes, and so
-on. Bytes of one place are alike, so each such *plane* is deflated as a block with its own codes: repeated holes take
-almost no space, random ones close to their entropy.
+on. Bytes of the same significance are similar, so each such *plane* is deflated as a block with its own codes: repeated
+gaps take almost no space, random ones close to their entropy.
 
-The first checksum covers the committed offset (the *base*), topologyId, taskId and the rest of the word; the second one
-is the topic's Kafka id. So the ranges are ignored if a tool has moved the commit, or if the topic was deleted and
-created again.
+The first checksum covers the committed offset (the *base*), topologyId, taskId and the rest of the word; the second
+covers the topic's Kafka id. So the ranges are ignored if a tool has moved the commit, or if the topic was recreated.
 
-Metadata whose content would not be encoded as the same text is foreign, cut or corrupt: nothing is known about records
-beyond the commit, and they are processed again. This is never an error.
+Metadata that does not encode to the same text again is foreign, truncated or corrupt: the records beyond the commit are
+processed again. This is never an error.
 
-The broker limits metadata (``offset.metadata.max.bytes``, 4,096). If the ranges do not fit, the highest ones are left
-out: records above that horizon may be processed again after a crash, those below it are not.
+The broker limits metadata (``offset.metadata.max.bytes``, 4,096). If the ranges do not fit, the highest are dropped:
+only records above that horizon may be processed again after a crash.
 """
 
 from __future__ import annotations
@@ -45,29 +44,29 @@ from downspout.ledger.isolation import ISOLATION_FROM, Isolation
 
 BYTES_MAX = 4096  # The broker's default limit
 
-FAILURES_MAX = 100  # How many failed offsets are recorded, lowest first
+FAILURES_MAX = 100  # Failed offsets recorded, lowest first
 
-RANGES_MAX = 1 << 17  # How many ranges are recorded; it bounds what an attacker's word may inflate to
+RANGES_MAX = 1 << 17  # Ranges recorded; bounds how far an attacker's word can inflate
 
-TEXT_MAX = 16 * BYTES_MAX  # Longer metadata is not ours, whatever the broker's limit: it is not read
+TEXT_MAX = 16 * BYTES_MAX  # Longer metadata is not ours, whatever the broker's limit
 
 ENDED = Isolation(ended=True)
 
 _MARK = "downspout1 "
 _KEYS = {"topologyId", "taskId", "threadName"}
-_HEAD = 8  # How many numbers are in the head
+_HEAD = 8  # Numbers in the head
 _RAW_MAX = 5 + 8 * (_HEAD + 2 * FAILURES_MAX + 2 * RANGES_MAX)
 
 
 @dataclass(frozen=True)
 class CommitMetadata:
-    """What a commit's metadata holds."""
+    """The content of a commit's metadata."""
 
     topology_id: str = ""  # who committed; empty if unknown
     task: int = -1  # its task id; -1 if unknown
     done: tuple[tuple[int, int], ...] = ()  # ranges beyond the commit that need no processing
-    failures: Mapping[int, int] = field(default_factory=dict)  # failed attempts of offsets beyond or at the commit
-    isolation: Isolation = ENDED  # whether the owner ended in order, and what is suspected
+    failures: Mapping[int, int] = field(default_factory=dict)  # failed attempts by offset, at or beyond the commit
+    isolation: Isolation = ENDED  # whether the owner shut down in order, and the suspected records
 
 
 NOTHING = CommitMetadata()
@@ -79,10 +78,10 @@ def encode(
     topology_id: str,  # this topology's id
     task: int,  # this task's id
     topic_id: str = "",  # the topic's Kafka id
-    done: Iterable[tuple[int, int]] = (),  # sorted disjoint ranges above ``base``; taken lazily, up to what fits
+    done: Iterable[tuple[int, int]] = (),  # sorted disjoint ranges above ``base``, read lazily
     failures: Iterable[tuple[int, int]] = (),  # sorted (offset, failed attempts), at or above ``base``
     isolation: Isolation = ENDED,  # as of a commit at ``base``
-    bytes_max: int = BYTES_MAX,  # never longer than this; the text is empty if not even the frame fits
+    bytes_max: int = BYTES_MAX,  # longest text; it is empty if not even the frame fits
 ) -> str:
     """Return the metadata for a commit at ``base``.
 
@@ -103,13 +102,13 @@ def encode(
         return whole
     if (room := bytes_max - len(text(0, 0))) < 0:
         return ""
-    # Attempts first: they are few, and without them a poison record starts over. Never more than a quarter of the room.
+    # Attempts first, in at most a quarter of the room: they are few, and without them a poison record starts over.
     failed = _most(len(tried), lambda count: len(text(count, 0)) <= bytes_max - room + room // 4)
     return text(failed, _most(len(known), lambda count: len(text(failed, count)) <= bytes_max))
 
 
 def decode(base: int, metadata: str | None, *, topic_id: str = "") -> CommitMetadata:
-    """Return the content of the metadata of a commit at ``base``; :data:`NOTHING` if it is foreign, cut or corrupt.
+    """Decode the metadata of a commit at ``base``; :data:`NOTHING` if it is foreign, truncated or corrupt.
 
     Another spout's metadata of the same form gives only the topology id and the task. Never raises.
 
@@ -123,7 +122,7 @@ def decode(base: int, metadata: str | None, *, topic_id: str = "") -> CommitMeta
 
 
 def shorten(base: int, metadata: str, *, topic_id: str, bytes_max: int) -> str:
-    """Shorten our metadata to at most ``bytes_max`` bytes; it keeps as much as fits.
+    """Shorten our metadata to at most ``bytes_max`` bytes, keeping as much as fits.
 
     >>> text = encode(100, topology_id="flights-1", task=4, done=[(101, 104), (205, 306)])
     >>> decode(100, shorten(100, text, topic_id="", bytes_max=len(text) - 1)).done
@@ -147,7 +146,7 @@ def shorten(base: int, metadata: str, *, topic_id: str, bytes_max: int) -> str:
 def author_for_another_topic(base: int, metadata: str | None, *, topic_id: str) -> str | None:
     """Return the topology that committed at ``base`` for an earlier topic of the same name; None if unknown.
 
-    It is known if the metadata is ours and whole, and has another topic's id. Both topics must have an id.
+    It is known if the metadata is ours and intact, and both topics have an id.
 
     >>> text = encode(100, topology_id="flights-1", task=4, topic_id="old")
     >>> author_for_another_topic(100, text, topic_id="new")
@@ -161,7 +160,7 @@ def author_for_another_topic(base: int, metadata: str | None, *, topic_id: str) 
 
 
 def _read(base: int, metadata: str | None) -> tuple[CommitMetadata, int | None]:
-    """Return what metadata holds, and the checksum of the topic's id, which only ours has."""
+    """Return the content of metadata, and the checksum of the topic's id (None in metadata that is not ours)."""
     nothing = NOTHING, None
     if len(metadata or "") > TEXT_MAX:
         return nothing
@@ -175,7 +174,7 @@ def _read(base: int, metadata: str | None) -> tuple[CommitMetadata, int | None]:
     if not isinstance(owner, str) or type(task) is not int or not isinstance(thread, str):
         return nothing
     if not thread.startswith(_MARK):
-        # Another spout's; or ours with a damaged mark, and then the owner may be damaged as well.
+        # Another spout's, unless the mark is damaged: then the owner may be damaged as well.
         is_like_ours = sum(map(str.__eq__, thread, _MARK)) > len(_MARK) // 2
         return nothing if is_like_ours else (CommitMetadata(owner, task), None)
     try:
@@ -200,7 +199,7 @@ def sealed_text(base: int, owner: str, task: int, topic: int, packed: bytes) -> 
 
 
 def _most(count: int, fits: Callable[[int], bool]) -> int:
-    """Return the highest number up to ``count`` that fits; 0 does. What is tried is at most twice as much."""
+    """Return the highest number up to ``count`` that fits; 0 does. Tries at most twice the result, or 1,024."""
     few, many = 0, min(count, 1024)
     while fits(many):
         if many == count:
@@ -212,7 +211,7 @@ def _most(count: int, fits: Callable[[int], bool]) -> int:
 def _planes(
     base: int, failures: Sequence[tuple[int, int]], done: Sequence[tuple[int, int]], isolation: Isolation
 ) -> list[bytes]:
-    """Return the columns of a content as planes; the first of each begins with the width of its numbers."""
+    """Return the columns as planes; the first plane of each is the width of its numbers."""
     distances = [after - before for before, after in pairwise([base - 1, *(offset for offset, _ in failures)])]
     turns = [after - before for before, after in pairwise([base, *chain.from_iterable(done)])]
     head = [len(failures), len(done), *_counts(base, isolation)]
@@ -228,7 +227,7 @@ def _content(base: int, raw: bytes) -> tuple[tuple[tuple[int, int], ...], dict[i
     """Return ranges, failures and crash isolation from inflated planes.
 
     Raises:
-        ValueError: this is no content that :func:`encode` writes.
+        ValueError: :func:`encode` does not write this.
     """
     rest = memoryview(raw)
 
@@ -258,14 +257,14 @@ def _content(base: int, raw: bytes) -> tuple[tuple[tuple[int, int], ...], dict[i
 
 
 def _deflate(planes: list[bytes]) -> bytes:
-    """Return planes, deflated to as few bytes as zlib can."""
+    """Return the planes, deflated as far as zlib can."""
 
     def deflated(strategy: int) -> bytes:
-        # A window of 4 KiB is set up in 3 µs, one of 32 KiB in 200; it finds as much in planes.
+        # A window of 4 KiB takes 3 µs to set up, one of 32 KiB takes 200 µs and compresses planes no better.
         packer = zlib.compressobj(9, zlib.DEFLATED, -12, 8, strategy)
         parts = []
         for plane in planes:
-            if len(plane) > 31:  # its own codes take more than they save in a shorter one
+            if len(plane) > 31:  # in a shorter plane, its own codes cost more than they save
                 parts.append(packer.flush(zlib.Z_BLOCK))
             parts.append(packer.compress(plane))
         return b"".join([*parts, packer.flush()])
@@ -283,7 +282,7 @@ def _inflate(packed: bytes) -> bytes:
 
 
 def _counts(base: int, isolation: Isolation) -> list[int]:
-    """Return a state of crash isolation as numbers, its offsets counted from the base."""
+    """Encode a state of crash isolation as numbers, with offsets relative to the base."""
     if not isolation.until:
         return [isolation.starts, 0, 0, 0, 0, isolation.ended]
     alone = 0 if isolation.alone is None else isolation.alone - base + 1
@@ -292,7 +291,7 @@ def _counts(base: int, isolation: Isolation) -> list[int]:
 
 
 def _isolation(base: int, starts: int, window: int, narrow: int, until: int, alone: int, ended: int) -> Isolation:
-    """Return the state of crash isolation that numbers stand for."""
+    """Decode :func:`_counts`."""
     is_search = until and starts >= ISOLATION_FROM and window and narrow <= until
     if (until and not is_search) or (not until and starts > 1) or (alone and (ended or window > 1)):
         raise ValueError("no state of crash isolation")

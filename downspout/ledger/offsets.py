@@ -1,25 +1,25 @@
-"""What happened to each record of one partition.
+"""The state of each record of one partition.
 
-The theory. Everything below ``base`` (the last commit) is done. From ``base`` to ``next`` (one more than the highest
+Everything below ``base`` (the last commit) is done. From ``base`` to ``next`` (one more than the highest
 offset seen) every offset is in exactly one of three states:
 
 ========  ====================================================================================================
-done      acked, filtered, dead-lettered or compacted; or never there at all (transaction markers, aborted
-          records, compacted before we read them: the reader went past it). Kept as ranges.
+done      acked, filtered, dead-lettered or compacted; or passed by the reader without a record (transaction
+          markers, aborted records, records compacted earlier). Kept as ranges.
 flying    emitted once, neither acked nor failed yet. A plain dict: it needs no order.
-retrying  failed or timed out at least once: waits for its retry, or is out for it. A sorted map, since the
-          lowest one that is ready decides where the reader goes back to.
+retrying  failed or timed out at least once: waits for its retry, or is in flight again. A sorted map, since the
+          reader seeks back to the lowest offset whose retry is due.
 ========  ====================================================================================================
 
-Records emitted together as one tuple, a *range* ``[start, end)``, fly or are retried as one entry, under its first
-offset; gaps in it share its state. A range that fails is emitted again in parts of at most half as many records each,
-and no attempt is counted: only a record that is out alone is known to have failed itself. So one bad record among n is
-alone after O(log n) failures, and k of them cost O(k log n) tuples.
+Records emitted together as one tuple, a *range* ``[start, end)``, are one entry under its first offset; gaps in the
+range share its state. A range that fails is emitted again in parts of at most half as many records each, and no attempt
+is counted: only the failure of a single record is known to be its own. So one bad record among n is isolated after
+O(log n) failures, and k of them cost O(k log n) tuples.
 
-So the offset to commit is the first one at or above ``base`` that is not done. An offset that was never emitted is done
-as soon as the reader has passed it, so a gap never blocks. As ranges, memory grows with the number of holes, not of
-records. Above ``next`` only ``done`` and ``earlier_failures`` hold anything: what the last commit's metadata said
-(``downspout.ledger.metadata``) about records that this ledger has not seen.
+The offset to commit is the first at or above ``base`` that is not done. A gap is done once the reader has passed it, so
+it never blocks a commit. Memory grows with the number of holes between ranges, not of records. Above ``next``, only
+``done`` and ``earlier_failures`` hold anything: the last commit's metadata (``downspout.ledger.metadata``) about
+records that this ledger has not seen.
 
 The ledger knows no topics, consumers, threads, records or clock. Times are integer milliseconds on the caller's clock.
 """
@@ -39,8 +39,8 @@ class PartitionLedger:
     """The ledger of one partition during one assignment; ``h`` is the number of holes, ``f`` of retrying offsets.
 
     Args:
-        base: the offset that reading starts at: the commit, or what the start strategy resolved.
-        backoff: when a failed record is tried again.
+        base: the offset at which reading starts: the commit, or the one that the start strategy resolved.
+        backoff: delays of retries.
         done: ranges beyond ``base`` that an earlier owner acked.
         failures: failed attempts of offsets, as an earlier owner counted them.
 
@@ -82,23 +82,23 @@ class PartitionLedger:
         self._backoff: RetryPolicy = backoff or Backoff(0)
         self._done = Ranges(done)
         self._done.discard_below(base)
-        self._known_end = self._done.end or base  # Above this, an offset seen first cannot be done: no need to search
-        self._absent = Ranges()  # The part of done that was never emitted: only for counting what was
+        self._known_end = self._done.end or base  # At or above this, a new offset cannot be done: no need to search
+        self._absent = Ranges()  # The part of done that was never emitted, for counting
         self._flying: dict[int, int] = {}  # lowest offset → when it was emitted
-        self._ranges_out = RangesInFlight()  # Which of them are ranges
+        self._ranges_out = RangesInFlight()  # Those of them that are ranges
         self._retries = RetrySchedule()
         self._retrying = self._retries.entries
         self.earlier_failures: dict[int, int] = {o: n for o, n in (failures or {}).items() if o >= base}
-        """Failed attempts as an earlier owner counted them, of records that were not seen yet; 0: none, and the record
-        leaves alone."""
+        """Failed attempts of unseen records, as an earlier owner counted them; 0: none, but the record is emitted
+        alone."""
         self._acks = 0
 
-    # --- what the reader and the topology report ---
+    # --- events from the reader and the topology ---
 
     def emit(self, offset: int, now: int) -> bool:
-        """Note that the record at ``offset`` was read and is about to be emitted; False: do not emit it.
+        """Register the record at ``offset``, which was read and is about to be emitted; False: do not emit it.
 
-        False means: done before, out already, or a retry whose time has not come. O(1) for a new record.
+        False means: done before, in flight, or a retry that is not due. O(1) for a new record.
         """
         if offset >= self.next:
             if offset > self.next:
@@ -118,8 +118,9 @@ class PartitionLedger:
         return True
 
     def emit_many(self, offsets: Sequence[int], now: int) -> int:
-        """Emit the longest prefix without a gap whose records are new, also to earlier owners; return its length.
-        O(those).
+        """Register the longest prefix of ``offsets`` without a gap, if all its records are new, also to earlier owners.
+
+        Returns its length. O(that).
 
         >>> ledger = PartitionLedger(base=10)
         >>> ledger.emit_many([10, 11, 14], now=0), ledger.emit_many([14], now=0), ledger.emit_many([11], now=0)
@@ -129,7 +130,7 @@ class PartitionLedger:
         if first < self.next or self.earlier_failures or first < self._known_end:
             return 0
         count = len(offsets)
-        if offsets[-1] - first >= count:  # a gap: what is before it
+        if offsets[-1] - first >= count:  # a gap: only the offsets before it
             count = bisect_left(range(count), True, key=lambda place: offsets[place] - first > place)
         if first > self.next:
             self._pass_over(first)
@@ -138,7 +139,7 @@ class PartitionLedger:
         return count
 
     def ack_many(self, start: int, end: int) -> int:
-        """Process acks of the single records in ``[start, end)``; return how many were out. O(records).
+        """Process acks of the single records in ``[start, end)``; return how many were in flight. O(records).
 
         >>> ledger = PartitionLedger(base=10)
         >>> ledger.emit_many([10, 11, 12], now=0), ledger.ack_many(10, 12), ledger.ack_many(11, 13)
@@ -153,9 +154,9 @@ class PartitionLedger:
         return sum(map(self.ack, range(start, end)))
 
     def emit_range(self, start: int, end: int, records: int, now: int) -> None:
-        """Note that ``records`` records, all those in ``[start, end)``, are about to be emitted as one tuple.
+        """Register a range: ``records`` records, all those in ``[start, end)``, about to be emitted as one tuple.
 
-        They were not seen before, the first is at ``start``, and :meth:`free_until` permits their emit. O(1).
+        They are new, the first is at ``start``, and :meth:`free_until` permits their emit. O(1).
         """
         if self.free_until(start, end) < end or start < self.next:
             raise ValueError(f"[{start}, {end}) is not free")
@@ -167,10 +168,10 @@ class PartitionLedger:
             self._ranges_out.add(start, end, records)
 
     def emit_part(self, offset: int, start: int, end: int, records: int, now: int) -> int:
-        """Note that the part ``[start, end)`` of the range that waits at ``offset`` is about to be emitted.
+        """Register the part ``[start, end)`` of the range that waits at ``offset``, about to be emitted.
 
-        It holds ``records`` records: the range's first one left, at ``start``, up to one at ``end - 1``. The records
-        above keep waiting. Returns how many records are gone from the log. O(log f).
+        It holds ``records`` records, from the first one left, at ``start``, to the one at ``end - 1``. Those above keep
+        waiting. Returns the number of records that are gone from the log. O(log f).
 
         >>> ledger = PartitionLedger(base=0)
         >>> ledger.emit_range(0, 8, records=8, now=0)
@@ -196,7 +197,7 @@ class PartitionLedger:
         return left - max(rest, 0)
 
     def recall(self, offset: int, now: int) -> None:
-        """Note that a record of :attr:`earlier_failures` was read; it waits, as for a retry."""
+        """Register a record of :attr:`earlier_failures` that was read; it waits like a retry."""
         self._pass_over(offset)
         self.next = offset + 1
         self._recall(offset, now)
@@ -204,7 +205,7 @@ class PartitionLedger:
     def ack(self, offset: int) -> int:
         """Process an ack of the entry at ``offset``; return its record count. O(1).
 
-        0 if it is not out (a late, duplicate or foreign ack): nothing changes.
+        0 if it is not in flight (a late, duplicate or foreign ack): nothing changes.
         """
         if offset not in self._flying:
             retry = self._retrying.get(offset)
@@ -232,7 +233,7 @@ class PartitionLedger:
     def mark_done_below(self, offset: int) -> list[tuple[int, int, int]]:
         """Mark entries below ``offset`` done; return them as (start, end, records). O(those · log h).
 
-        Stops at the first entry that reaches beyond ``offset``, or is settled otherwise (:data:`NEVER`).
+        Stops at the first entry that extends beyond ``offset`` or needs no retry (:data:`NEVER`).
 
         >>> ledger = PartitionLedger(base=0)
         >>> ledger.emit_many([0, 1, 2, 3], now=0), ledger.ack(1), ledger.fail(2, now=0).ready_at
@@ -250,10 +251,10 @@ class PartitionLedger:
         return left
 
     def fail(self, offset: int, now: int) -> RetryState | None:
-        """Count a failed attempt and schedule the next; None if the entry is not out. O(log f).
+        """Count a failed attempt and schedule the next; None if the entry is not in flight. O(log f).
 
-        A range counts no attempt: it is split. Its parts are new, so they wait for the shortest back-off; if it doubled
-        with each split, a bad record among 10,000 would take 16 s to find.
+        A range counts no attempt but is split. Its parts wait for the shortest back-off: if it doubled with each split,
+        finding a bad record among 10,000 would take 16 s.
         """
         retry = self._take_back(offset)
         if retry is not None:
@@ -265,11 +266,10 @@ class PartitionLedger:
         return retry
 
     def timeout(self, offset: int, now: int, *, outage: bool = False) -> RetryState | None:
-        """Back off without counting an attempt; None if the entry is not out.
+        """Back off without counting an attempt; None if the entry is not in flight.
 
-        ``timeouts`` counts only those during which other records of the partition were acked and there was no
-        ``outage``: while nothing gets through, a timeout says nothing about the record. A range is retried whole until
-        :meth:`split`.
+        ``timeouts`` counts a timeout only if other records of the partition were acked meanwhile and there was no
+        ``outage``; otherwise it says nothing about the record. A range is retried whole until :meth:`split`.
         """
         retry = self._take_back(offset)
         if retry is not None:
@@ -278,18 +278,18 @@ class PartitionLedger:
         return retry
 
     def postpone(self, offset: int, until: int) -> None:
-        """Postpone the retry of ``offset`` until then (:data:`NEVER`: it is settled otherwise). O(log f)."""
+        """Postpone the retry of ``offset``; :data:`NEVER` if it needs none. O(log f)."""
         retry = self._retrying.get(offset)
         if retry is not None and retry.emitted_at is None:
             self._retries.wait(offset, retry, until)
 
     def split(self, offset: int) -> None:
-        """Have the range that waits at ``offset`` retried in parts, as if it had failed."""
+        """Retry the range that waits at ``offset`` in parts, as if it had failed."""
         retry = self._retrying[offset]
         retry.most = (retry.records + 1) // 2
 
     def resolve(self, offset: int) -> bool:
-        """Mark ``offset``, and a range that waits there, done because it is filtered or dead-lettered; False: it was
+        """Mark ``offset``, and a range that waits there, done without an ack (filtered, dead-lettered); False: it was
         done."""
         if offset >= self.next:
             self._pass_over(offset)
@@ -306,17 +306,16 @@ class PartitionLedger:
         return True
 
     def passed(self, position: int) -> None:
-        """Note that the reader is at ``position`` and has emitted all it read: no record lies between the last and
-        there."""
+        """Advance ``next`` to the reader's position; the offsets in between hold no records."""
         if position > self.next:
             self._pass_over(position)
             self.next = position
 
     def gone(self, start: int, end: int) -> int:
-        """Resolve the records that wait for a retry in ``[start, end)`` and are gone from the log; return their number.
+        """Resolve the records in ``[start, end)`` that wait for a retry but are gone from the log; return their number.
 
-        Records that are out stay: their ack or fail is still to come; so do those that need no retry (:data:`NEVER`).
-        If only the beginning of a range is gone, the range begins later; its retry finds how many records are left.
+        Records in flight stay, since their ack or fail is still to come; so do those that need no retry
+        (:data:`NEVER`). If only the beginning of a range is gone, the range is cut; its retry counts the records left.
         """
         count = 0
         for offset in self._retries.waiting(start, end):
@@ -329,9 +328,9 @@ class PartitionLedger:
         return count
 
     def skip_to(self, offset: int) -> int:
-        """Note that the log begins at ``offset`` now; return how many offsets are lost.
+        """Skip to ``offset``, the log's new beginning; return how many offsets are lost.
 
-        Below it, records that wait for a retry are resolved, unseen ones are skipped, and those in flight stay.
+        Below it, records that wait for a retry are resolved, and unseen ones skipped; those in flight stay.
         """
         lost = self.lost_below(offset)
         for start in self._retries.waiting(self.base, offset):
@@ -344,7 +343,7 @@ class PartitionLedger:
         return lost
 
     def lost_below(self, offset: int) -> int:
-        """Return what :meth:`skip_to` would return, without a change."""
+        """Return the number of offsets that :meth:`skip_to` would lose."""
         waiting = self._retries.waiting(self.base, offset)
         lost: int = sum(self._retrying[start].records - self._left(start, offset) for start in waiting)
         if offset > self.next:
@@ -352,7 +351,7 @@ class PartitionLedger:
         return lost
 
     def committed(self, offset: int) -> None:
-        """Forget what lies below ``offset``: the broker has it now. O(ranges dropped)."""
+        """Forget everything below ``offset``, which is committed. O(ranges dropped)."""
         if offset <= self.base:
             return
         self.passed(offset)
@@ -361,17 +360,17 @@ class PartitionLedger:
         self._absent.discard_below(offset)
         self._ranges_out.gaps.discard_below(offset)
 
-    # --- what can be asked ---
+    # --- queries ---
 
     @property
     def known_end(self) -> int:
-        """End of the ranges that an earlier owner recorded as done; it had read everything below, done or not."""
+        """End of the ranges that an earlier owner recorded as done; it had read all records below."""
         return self._known_end
 
     def free_until(self, start: int, end: int) -> int:
-        """Return the end, at most ``end``, of the part from ``start`` on without offsets done or failed earlier.
+        """Return the end, at most ``end``, of the part from ``start`` on that may be emitted as a range.
 
-        It may be emitted as a range; a record that failed earlier goes alone. O(1) if the commit's metadata was empty.
+        It has no offsets done or failed earlier; the latter are emitted alone. O(1) if the commit's metadata was empty.
         """
         if self.earlier_failures:
             end = min((offset for offset in self.earlier_failures if start <= offset < end), default=end)
@@ -381,15 +380,15 @@ class PartitionLedger:
         return end
 
     def done_until(self, offset: int) -> int:
-        """Return the first offset from this one on that is not done. O(log h)."""
+        """Return the first offset at or above this one that is not done. O(log h)."""
         return self._done.first_gap(offset)
 
     def first_waiting(self, offset: int) -> int | None:
-        """Return the lowest offset from this one on at which something waits for a retry, ready or not."""
+        """Return the lowest offset at or above this one that waits for a retry, due or not."""
         return self._retries.first_waiting(offset)
 
     def out_until(self, offset: int) -> int | None:
-        """Return the end of the entry that is out and begins at ``offset``; None: no such entry. O(1)."""
+        """Return the end of the entry in flight that begins at ``offset``; None: no such entry. O(1)."""
         if offset in self._flying:
             return self._ranges_out.end(offset) or offset + 1
         retry = self._retrying.get(offset)
@@ -400,10 +399,10 @@ class PartitionLedger:
         return self._done.first_gap(self.base)
 
     def may_poll(self, uncommitted_max: int, now: int) -> bool:
-        """Return whether more records may be read, by the limit of Storm's KafkaSpout.
+        """Return whether more records may be read, by the rule of Storm's KafkaSpout.
 
-        Yes with fewer than ``uncommitted_max`` offsets emitted beyond the commit; otherwise only if a retry is ready
-        among the first so many, since going back to it cannot lead past them.
+        True if fewer than ``uncommitted_max`` offsets were emitted beyond the commit, or if a retry is due among the
+        first ``uncommitted_max``: reading it again cannot exceed the limit.
         """
         if self.outstanding < uncommitted_max:
             return True
@@ -415,15 +414,15 @@ class PartitionLedger:
         return self._retries.earliest_ready(now)
 
     def next_retry(self) -> int | None:
-        """Return when the next back-off ends, in ms, perhaps too early; None: none is running. O(1).
+        """Return when the next back-off ends, in ms, or an earlier time; None: none is running. O(1).
 
-        Back-offs that :meth:`earliest_ready_retry` has found to be over are not counted.
+        Omits back-offs that :meth:`earliest_ready_retry` has found to be over.
         """
         return self._retries.next_at()
 
     @property
     def acks(self) -> int:
-        """How many acks there were."""
+        """Number of acks."""
         return self._acks
 
     @property
@@ -433,12 +432,12 @@ class PartitionLedger:
 
     @property
     def done_beyond_commit(self) -> int:
-        """How many offsets above the one to commit are done. O(1) while acks come in order, else O(log h)."""
+        """Number of offsets done above the one to commit. O(1) while acks come in order, else O(log h)."""
         return self._done.total - (self.commit_point() - self.base)
 
     @property
     def outstanding(self) -> int:
-        """How many records were emitted (or filtered) and are not yet covered by the commit, done or not."""
+        """Number of records emitted (or filtered) and not yet covered by the commit, done or not."""
         return self.next - self.base - self._absent.total - self._ranges_out.gaps.total
 
     def outstanding_from(self, offset: int) -> int:
@@ -451,28 +450,28 @@ class PartitionLedger:
 
     @property
     def in_flight(self) -> int:
-        """How many records are out, without an ack or fail yet."""
+        """Number of records in flight."""
         return len(self._flying) + self._ranges_out.more + self._retries.records_out
 
     @property
     def failed(self) -> int:
-        """How many records wait for a retry."""
+        """Number of records that wait for a retry."""
         return self._retries.records - self._retries.records_out
 
     @property
     def pending(self) -> int:
-        """How many of the records seen are not done."""
+        """Number of records seen and not done."""
         return len(self._flying) + self._ranges_out.more + self._retries.records
 
     def emitted_at(self, offset: int) -> int | None:
-        """Return when ``offset`` was last emitted, in ms, if it is out."""
+        """Return when ``offset`` was last emitted, in ms, if it is in flight."""
         if (flying := self._flying.get(offset)) is not None:
             return flying
         retry = self._retrying.get(offset)
         return retry.emitted_at if retry else None
 
     def retry_state(self, offset: int) -> RetryState | None:
-        """Return the state of an offset that failed and is not resolved."""
+        """Return the state of an offset that failed and is not done."""
         found: RetryState | None = self._retrying.get(offset)
         return found
 
@@ -487,15 +486,15 @@ class PartitionLedger:
                 yield max(start, offset), end
 
     def failures_from(self, offset: int) -> Iterator[tuple[int, int]]:
-        """Yield (offset, failed attempts) from ``offset`` on, in order, of this and of earlier owners."""
+        """Yield (offset, failed attempts) from ``offset`` on, in order, including those of earlier owners."""
         yield from ((o, t.failures) for o, t in self._retrying.items() if o >= offset and t.failures)
-        # History lies above all that was seen, so the order holds.
+        # Earlier failures lie above all offsets seen, so the order holds.
         yield from sorted((o, n) for o, n in self.earlier_failures.items() if o >= offset and n)
 
     # --- inside ---
 
     def _left(self, start: int, to: int) -> int:
-        """Return at least how many records of the entry at ``start`` are left if those below ``to`` are lost."""
+        """Return a lower bound of the records left of the entry at ``start`` if those below ``to`` are lost."""
         retry: RetryState = self._retrying[start]
         return min(retry.end - to, max(1, retry.records - (to - start))) if retry.end > to else 0
 
@@ -526,19 +525,19 @@ class PartitionLedger:
         assert all(o >= self.next for o in self.earlier_failures), "history of an offset that was seen"
 
     def _pass_over(self, offset: int) -> None:
-        """Note that what lies between ``next`` and ``offset`` does not exist, or was done before."""
+        """Mark the offsets between ``next`` and ``offset`` done: they hold no records, or were done before."""
         self._done.add_range(self.next, offset)
         self._absent.add_range(self.next, offset)
         if self.earlier_failures:
             self.earlier_failures = {o: n for o, n in self.earlier_failures.items() if o >= offset}
 
     def _recall(self, offset: int, now: int) -> None:
-        """Add a record with failures of an earlier owner as a retry that is due."""
+        """Add a record that failed under an earlier owner as a retry that is due."""
         count = self.earlier_failures.pop(offset)
         self._wait(offset, RetryState(failures=count, backoffs=count, ready_at=now, end=offset + 1))
 
     def _take_back(self, offset: int) -> RetryState | None:
-        """Take back an entry that is out; None: it is not out."""
+        """Take an entry back from flight; None: it is not in flight."""
         if self._flying.pop(offset, None) is not None:
             if self._ranges_out.more and offset in self._ranges_out:
                 end, records = self._ranges_out.take(offset)
@@ -558,12 +557,12 @@ class PartitionLedger:
         self._retries.wait(offset, retry, now + self._backoff.delay(retry.backoffs))
 
     def _wait(self, offset: int, retry: RetryState) -> None:
-        """Add an entry and let it wait for its time."""
+        """Add an entry and schedule its retry."""
         self._retries.add(offset, retry)
         self._retries.wait(offset, retry, retry.ready_at)
 
     def _cut(self, start: int, to: int, left: int) -> int:
-        """Cut the beginning off a range that waits, so that ``left`` records wait on; return ``left``."""
+        """Cut the beginning off a waiting range, which keeps ``left`` records; return ``left``."""
         retry = self._retries.remove(start)
         assert retry is not None
         self._done.add_range(start, to)

@@ -1,8 +1,8 @@
-"""Sets of offsets, kept as ranges: memory grows with the number of holes and not with the number of offsets.
+"""Sets of offsets, kept as ranges: memory grows with the number of holes, not of offsets.
 
 A range is half-open: ``[start, end)``. Ranges are disjoint and never touch, so each set has exactly one form. A
-:class:`SortedDict` holds start → end, and a plain dict end → start beside it: most often a range grows at its end or
-two ranges meet, which a hash lookup finds, and only a new hole costs a search.
+:class:`SortedDict` maps start → end, and a plain dict end → start: usually a range grows at its end or two ranges meet,
+which takes hash lookups only; a new hole costs a search.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from sortedcontainers import SortedDict
 
 
 class Ranges:
-    """A set of integers as sorted, disjoint ranges. ``h`` below is the number of ranges.
+    """A set of integers as sorted, disjoint ranges; ``h`` is their number.
 
     >>> done = Ranges([(3, 5)])
     >>> done.add(6); done.add(5); done.add(9)
@@ -28,15 +28,14 @@ class Ranges:
     def __init__(self, ranges: Iterable[tuple[int, int]] = ()) -> None:
         self._starts: SortedDict = SortedDict()  # start → end
         self._ends: dict[int, int] = {}  # end → start
-        self.total = 0  # How many integers are in the set
+        self.total = 0  # Number of integers in the set
         for start, end in ranges:
             self.add_range(start, end)
 
     def add(self, offset: int) -> None:
-        """Add one integer that is not in the set. O(1) where it touches a range, else O(log h).
+        """Add one integer that must not be in the set. O(1) if it touches a range, else O(log h).
 
-        Adding it twice would break the form: the ledger knows that an offset is acked once. Others use
-            :meth:`add_range`.
+        Adding it twice corrupts the set: the ledger acks an offset only once. Other callers use :meth:`add_range`.
         """
         end = offset + 1
         start = self._ends.pop(offset, None)
@@ -51,7 +50,7 @@ class Ranges:
         self.total += 1
 
     def add_range(self, start: int, end: int) -> None:
-        """Add ``[start, end)``, whether or not some of it is in the set. O((1 + ranges swallowed) · log h)."""
+        """Add ``[start, end)``, parts of which may be in the set. O((1 + ranges merged) · log h)."""
         if start >= end:
             return
         at = self._starts.bisect_right(start) - 1
@@ -75,7 +74,7 @@ class Ranges:
         return self.covers(offset, offset + 1)
 
     def covers(self, start: int, end: int) -> bool:
-        """Return whether all of ``[start, end)`` is in the set; an empty range always is. O(log h)."""
+        """Return whether all of ``[start, end)`` is in the set (an empty range always is). O(log h)."""
         if start >= end:
             return True
         at = self._starts.bisect_right(start) - 1
@@ -126,7 +125,7 @@ class Ranges:
 
     @property
     def end(self) -> int | None:
-        """One more than the highest integer; None where the set is empty."""
+        """One more than the highest integer; None if the set is empty."""
         return int(self._starts.peekitem(-1)[1]) if self._starts else None
 
     def __iter__(self) -> Iterator[tuple[int, int]]:
@@ -155,7 +154,7 @@ class Ranges:
         self.total -= end - start
 
     def check(self) -> None:
-        """Raise AssertionError if the form is broken."""
+        """Raise AssertionError if the ranges or the index are inconsistent."""
         previous = None
         total = 0
         for start, end in self._starts.items():
@@ -169,10 +168,10 @@ class Ranges:
 
 
 class RangesInFlight:
-    """Ranges of one partition that are out for the first time, each as one tuple, by their lowest offset.
+    """Ranges of one partition in flight for the first time, each one tuple, by their lowest offset.
 
-    The ledger keeps when they were emitted, as for single records; their ends and record counts are here, so that
-    single records cost nothing more. ``h`` is the number of sparse ranges beyond the commit.
+    Holds ends and record counts; the ledger keeps the emit times, so single records need no entry here. ``h`` is the
+    number of sparse ranges beyond the commit.
 
     >>> out = RangesInFlight()
     >>> out.add(10, 20, records=7)
@@ -186,9 +185,9 @@ class RangesInFlight:
 
     def __init__(self) -> None:
         self._by_start: dict[int, tuple[int, int]] = {}  # lowest offset → (end, records)
-        self.more = 0  # How many records there are, minus one for each range
+        self.more = 0  # Number of records minus number of ranges
         self.gaps = Ranges()
-        """For counting only: as many offsets at the end of each range beyond the commit as it had gaps."""
+        """For counting only: each range beyond the commit adds as many offsets, at its end, as it had gaps."""
 
     def add(self, start: int, end: int, records: int) -> None:
         """Add ``[start, end)``. O(1), or O(log h) if it has gaps."""

@@ -1,8 +1,7 @@
-"""Retries: how long a failed record waits, which one is next, and how many records may go out together.
+"""Retries: how long a failed record waits, which is next, and how many records are retried together.
 
 The reference is Storm's ``KafkaSpoutRetryExponentialBackoff``: ``delay * 2 ** (failures - 1)``, up to a limit. Its
-shift overflows at the 44th failure, after which it retries in a hot loop; here the delay never falls, for any number of
-failures.
+shift overflows at the 44th failure, after which it retries in a hot loop; here the delay never falls.
 """
 
 from __future__ import annotations
@@ -15,12 +14,12 @@ from sortedcontainers import SortedDict
 
 __all__ = ["FOR_EVER", "NEVER", "Backoff", "RetryPolicy", "RetrySchedule", "RetryState"]
 
-NEVER = 1 << 62  # A time that does not come
-FOR_EVER = 1 << 31  # More retries than any record gets, even at one a millisecond for three weeks
+NEVER = 1 << 62  # A time that is never reached
+FOR_EVER = 1 << 31  # A retry limit that is never reached: three weeks at one a millisecond
 
 
 class RetryPolicy(Protocol):
-    """Decides how long a failed record waits for its retry."""
+    """Computes the wait before a retry."""
 
     def delay(self, failures: int) -> int:
         """Return the wait in ms after ``failures`` failures in all (1 is the first)."""
@@ -28,17 +27,17 @@ class RetryPolicy(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Backoff:
-    """A schedule of delays in integer milliseconds. It asks no clock: callers add the delay to their own "now".
+    """Exponential delays in integer milliseconds, which callers add to their own "now".
 
     >>> [Backoff(2, 10_000).delay(n) for n in (1, 2, 3, 4, 13, 14, 1_000_000)]
     [2, 4, 8, 16, 8192, 10000, 10000]
     """
 
-    delay_ms: int = 2  # after the first failure; each later one is twice as long
-    delay_ms_max: int = 10_000  # the longest
+    delay_ms: int = 2  # after the first failure; doubled by each further one
+    delay_ms_max: int = 10_000
 
     def delay(self, failures: int) -> int:
-        """Return the wait in ms after ``failures`` failures in all (1 is the first); it never falls as they grow."""
+        """Return the wait in ms after ``failures`` failures; it never falls as they grow."""
         doublings = min(max(failures, 1) - 1, self.delay_ms_max.bit_length())
         return min(self.delay_ms << doublings, self.delay_ms_max)
 
@@ -49,16 +48,16 @@ class RetryState:
 
     failures: int = 0  # failed attempts; timeouts and attempts of a range are not counted
     timeouts: int = 0  # attempts that timed out while other records of the partition were acked
-    backoffs: int = 0  # failures and all timeouts: the back-off grows with them
-    ready_at: int = 0  # when it may be tried again, in ms
+    backoffs: int = 0  # failures and timeouts, which determine the back-off
+    ready_at: int = 0  # when the retry is due, in ms
     emitted_at: int | None = None  # when it was emitted again, in ms; None while it waits
-    acks_seen: int = 0  # acks of the partition as of its last emit
+    acks_seen: int = 0  # the partition's acks at its last emit
     end: int = 0  # one past the last offset
     records: int = 1  # how many are in the range
-    most: int = 1  # how many of them may go out together in the next try
+    most: int = 1  # how many of them the next attempt may emit together
 
     def part(self, start: int, end: int, records: int) -> RetryState:
-        """Return the state of a part of this range; a single record starts without a history."""
+        """Return the state of a part of this range; that of a single record has no history."""
         if end == start + 1:
             return RetryState(ready_at=self.ready_at, end=end)
         most = min(self.most, records)
@@ -66,22 +65,22 @@ class RetryState:
 
 
 class RetrySchedule:
-    """The failed entries of one partition, sorted: the lowest one that is ready decides where the reader seeks to.
+    """The failed entries of one partition, sorted: the reader seeks to the lowest one that is due.
 
-    ``f`` is the number of entries. Each is under its lowest offset; they do not overlap.
+    ``f`` is the number of entries. The key of each is its lowest offset; they do not overlap.
     """
 
     __slots__ = ("_ready", "_schedule", "entries", "out", "records", "records_out")
 
     def __init__(self) -> None:
         self.entries: SortedDict = SortedDict()  # lowest offset → RetryState
-        self.out = 0  # How many entries are out again
-        self.records = 0  # How many records are in the entries
-        self.records_out = 0  # How many of these are out again
+        self.out = 0  # Entries in flight again
+        self.records = 0  # Records in the entries
+        self.records_out = 0  # Records in flight again
         self._schedule: list[tuple[int, int]] = []
-        """Heap of (ready_at, offset); entries of the past are skipped when they come up."""
+        """Heap of (ready_at, offset); outdated items are skipped when popped."""
         self._ready: list[int] = []
-        """Heap of offsets whose time has come; those that are out or done are skipped when they come up."""
+        """Heap of offsets whose retry is due; those in flight or done are skipped when popped."""
 
     def add(self, offset: int, retry: RetryState) -> None:
         """Add an entry that waits. O(log f)."""
@@ -98,7 +97,7 @@ class RetrySchedule:
         return retry
 
     def mark_out(self, retry: RetryState, now: int, acks: int) -> None:
-        """Mark an entry as out again."""
+        """Mark an entry as in flight again."""
         retry.emitted_at = now
         retry.acks_seen = acks
         self.out += 1
@@ -111,7 +110,7 @@ class RetrySchedule:
         self.records_out -= retry.records
 
     def wait(self, offset: int, retry: RetryState, until: int) -> None:
-        """Let an entry wait until then (:data:`NEVER`: it needs no retry). O(log f)."""
+        """Schedule the retry of an entry (:data:`NEVER`: it needs none). O(log f)."""
         retry.ready_at = until
         if until != NEVER:
             heappush(self._schedule, (until, offset))
@@ -134,11 +133,11 @@ class RetrySchedule:
         return None
 
     def next_at(self) -> int | None:
-        """Return when the next back-off ends, in ms, or earlier; None if none is running. O(1)."""
+        """Return when the next back-off ends, in ms, or an earlier time; None if none is running. O(1)."""
         return self._schedule[0][0] if self._schedule else None
 
     def waiting(self, start: int, end: int) -> list[int]:
-        """Return the entries that begin in ``[start, end)`` and wait for a retry, and need the log for it."""
+        """Return the entries that begin in ``[start, end)`` and wait for a retry from the log."""
         return [
             offset
             for offset in self.entries.irange(start, end - 1)
@@ -146,7 +145,7 @@ class RetrySchedule:
         ]
 
     def first_waiting(self, start: int) -> int | None:
-        """Return the lowest entry from ``start`` on that is not out. O(log f), and those that are out."""
+        """Return the lowest entry from ``start`` on that is not in flight. O(log f + entries in flight)."""
         return next((offset for offset in self.entries.irange(start) if self.entries[offset].emitted_at is None), None)
 
     def check(self) -> None:
