@@ -1,6 +1,6 @@
-"""The one table of settings, and how text becomes a setting's value.
+"""The table of all settings, and parsing of their values.
 
-``downspout check`` and ``docs/reference/settings.md`` are made from the table.
+``downspout check`` and ``docs/reference/settings.md`` are generated from the table.
 """
 
 from __future__ import annotations
@@ -64,10 +64,10 @@ PARSERS = {
 
 
 def parse_as(kind: type, value: Any) -> Any:
-    """Return a value as the text, number, switch or list that a setting of this kind would be.
+    """Parse a value as a setting of this kind.
 
     Raises:
-        TypeError, ValueError, OverflowError: it is none.
+        TypeError, ValueError, OverflowError: it is malformed.
 
     >>> parse_as(int, "1_000"), parse_as(bool, "yes")
     (1000, True)
@@ -76,7 +76,7 @@ def parse_as(kind: type, value: Any) -> Any:
 
 
 def load(setting: str, path: str) -> Any:
-    """Return the user's object at ``module.name``: Storm's configuration is JSON and cannot hold a function.
+    """Import the user's object ``module.name``: Storm's configuration is JSON and cannot hold a function.
 
     >>> load("kafka.listener", "collections.OrderedDict").__name__
     'OrderedDict'
@@ -86,7 +86,7 @@ def load(setting: str, path: str) -> Any:
         if not dot:
             raise ImportError("there is no dot in it")
         return getattr(import_module(module), name)
-    except USER_ERRORS as error:  # a module may raise anything while it is imported
+    except USER_ERRORS as error:  # an import may raise anything
         raise ConfigError(f"{setting} = {path!r} cannot be imported: {error}", cure="module.name") from error
 
 
@@ -107,31 +107,30 @@ CLIENT_PREFIX = "kafka.client."
 class Setting:
     """One row of the table."""
 
-    key: str  # the dotted name; the part before the first dot is the scope, the unit is the last word
-    # ``str``, ``int``, ``float``, ``bool``, ``list`` (of strings), ``Path`` (text that names a file or folder on this
-    # machine) or ``PurePath`` (or one on an object store)
+    key: str  # dotted; the part before the first dot is the scope, the last word is the unit, if any
+    # ``str``, ``int``, ``float``, ``bool``, ``list`` (of strings), ``Path`` (local), ``PurePath`` (also an object store)
     kind: type
-    default: Any  # the value where none is given; None means "not set"
+    default: Any  # None: not set
     help: str  # one sentence
-    minimum: float | None = None  # lowest value that makes sense, for numbers
-    maximum: float | None = None  # highest value that makes sense, for numbers
-    choices: tuple[str, ...] = ()  # the only values allowed, where there is a list
-    first_too: tuple[str, ...] = ()  # what else means the first of the choices
+    minimum: float | None = None  # lowest valid number
+    maximum: float | None = None  # highest valid number
+    choices: tuple[str, ...] = ()  # the allowed values; empty: any
+    first_too: tuple[str, ...] = ()  # aliases of the first choice
     required: bool = False  # whether the component cannot start without it
-    note: str = ""  # what else there is to say, for the page: Markdown, beside docs/reference/settings.md
+    note: str = ""  # further Markdown for docs/reference/settings.md; links are relative to it
 
     @property
     def scope(self) -> str:
-        """The prefix: which kind of component reads it."""
+        """The first part of the key, by which components select their settings."""
         return self.key.partition(".")[0]
 
     @property
     def env(self) -> str:
-        """The environment variable that sets it."""
+        """Its environment variable."""
         return env_name(self.key)
 
     def parse(self, value: Any, source: str) -> Any:
-        """Return ``value`` as this setting's type.
+        """Parse ``value`` as this setting's type.
 
         >>> SETTINGS["kafka.poll_timeout_ms"].parse("250", "command line")
         250
@@ -146,7 +145,7 @@ class Setting:
             return None
         try:
             parsed = PARSERS[self.kind](value)
-        except (TypeError, ValueError, RecursionError):
+        except (TypeError, ValueError, OverflowError, RecursionError):
             raise ConfigError(
                 f"{self.key} = {value!r} ({source}) is not {KIND_NAMES[self.kind]}", cure=self._example()
             ) from None
@@ -155,7 +154,7 @@ class Setting:
         return self._checked(parsed, source)
 
     def _example(self) -> str:
-        """Return what would fit."""
+        """Return an example of a valid value."""
         if self.kind is bool:
             return "true or false"
         shown = ",".join(self.default) if isinstance(self.default, list) else self.default
@@ -164,7 +163,7 @@ class Setting:
         return f"{kind}, such as {shown if shown not in (None, '') else fallback}"
 
     def _checked(self, value: Any, source: str) -> Any:
-        """Return a value that is in range; one of several choices as it is written in the table, in whatever case."""
+        """Check the range of a value; return a choice as spelled in the table, whatever its case."""
         where = f"{self.key} = {value!r} ({source})"
         if self.kind is Path:
             return local_path(value, where)
@@ -189,7 +188,7 @@ class Setting:
 
 
 def env_name(key: str) -> str:
-    """Return the environment variable that stands for a key."""
+    """Return the environment variable for a key."""
     return ENV_PREFIX + key.upper().replace(".", "_")
 
 
@@ -362,7 +361,7 @@ STORM_PREFIXES = ("topology.", "storm.", "pystorm.", "supervisor.", "nimbus.", "
 
 
 def check_known(key: str, source: str, declared: Iterable[str] = ()) -> None:
-    """Raise a ConfigError if ``key`` is neither ours nor Storm's, and no configuration in the topology declares it.
+    """Raise a ConfigError if ``key`` is neither ours nor Storm's, and is not declared in the topology.
 
     >>> check_known("kafak.group", "downspout.toml")
     Traceback (most recent call last):
@@ -385,13 +384,13 @@ NUMBERS: Mapping[str, type] = {
     "topology.acker.executors": int,
     "topology.workers": int,
 }
-"""Storm's keys that the engine reads as numbers."""
+"""Numeric keys of Storm that the engine reads."""
 POSITIVE = {"topology.message.timeout.secs": 30, "topology.workers": 1}
-"""Those that Storm refuses at the submit if they are 0, and what they are by default."""
+"""Those that Storm rejects at submit if they are 0, with their defaults."""
 
 
 def check_number(key: str, value: Any, source: str) -> None:
-    """Raise a ConfigError if the value of one of Storm's numeric keys is no such number.
+    """Raise a ConfigError if the value of one of Storm's numeric keys is not a valid number.
 
     >>> check_number("topology.max.spout.pending", "many", "file")
     Traceback (most recent call last):
@@ -416,8 +415,9 @@ def check_number(key: str, value: Any, source: str) -> None:
 
 
 def check_key(key: str, source: str, also: Sequence[str] = ()) -> None:
-    """Raise a ConfigError if ``key`` is below one of our prefixes and not in the table; ``also`` are the scopes, besides
-    its own, from which a name is suggested.
+    """Raise a ConfigError if ``key`` has one of our prefixes but is not in the table.
+
+    ``also``: further scopes for suggestions.
 
     >>> check_key("kafka.topic", "topology")
     Traceback (most recent call last):
@@ -438,7 +438,7 @@ def check_key(key: str, source: str, also: Sequence[str] = ()) -> None:
 def parse_scope(conf: Mapping[str, Any], scope: str, source: str = "topology") -> dict[str, Any]:
     """Return all settings of one scope from a Storm configuration, by their keys without the prefix.
 
-    This is how a component reads its settings in ``initialize``, on every engine. Client properties are under ``client``.
+    Components read their settings with it in ``initialize``, on every engine. Client properties are under ``client``.
 
     >>> parse_scope({"kafka.topics": "orders", "topology.name": "x"}, "kafka")["topics"]
     ['orders']
@@ -462,7 +462,7 @@ def parse_scope(conf: Mapping[str, Any], scope: str, source: str = "topology") -
 
 
 def component_config(scope: str, given: Mapping[str, Any], also: Sequence[str] = ()) -> dict[str, Any]:
-    """Return keyword arguments of a component's ``spec`` as configuration, checked; ``also`` as for :func:`check_key`.
+    """Check a component's ``spec`` arguments, and return them as configuration; ``also`` as for :func:`check_key`.
 
     >>> component_config("kafka", {"topics": ["orders"]})
     {'kafka.topics': ['orders']}

@@ -43,3 +43,9 @@ def test_what_is_beyond_a_limit_is_refused(given: type) -> None:
                 setting.parse(given(beyond), "test")
         with pytest.raises(ConfigError, match=rf"^{key} = .* is not "):
             setting.parse(given(math.nan), "test")
+
+
+def test_an_integer_beyond_the_range_of_floats_is_refused() -> None:
+    """TOML's integers have no limit, and a float setting such as a duration cannot hold all of them."""
+    with pytest.raises(ConfigError, match=r"^run\.drain_s = 1000.* is not a number"):
+        SETTINGS["run.drain_s"].parse(10**400, "downspout.toml")
