@@ -1,8 +1,7 @@
-"""Are tables of several engines the same rows, each as often? And if not, which rows are not?
+"""Compare the tables of several engines, and report the rows that differ.
 
-A table is taken as a multiset: the order of rows says nothing, how often a row is there does. Values are compared to
-the last bit, with what a person would expect of equality: null equals null, NaN equals NaN, 0.0 equals -0.0.
-Pure functions of Arrow tables.
+A table is a multiset: the order of rows is ignored, the number of equal rows counts. Values are compared bit by bit,
+except that null equals null, NaN equals NaN, and 0.0 equals -0.0.
 """
 
 from __future__ import annotations
@@ -37,12 +36,12 @@ from downspout.kafka.port import TopicPartition
 from downspout.settings.secrets import resolve_client
 from downspout.system.waiting import waiting
 
-DIFFERENCES_MAX = 1_000  # So many differing rows are kept, the first in the order of their columns
+DIFFERENCES_MAX = 1_000  # Differing rows kept, the first in sorted order
 
 
 @dataclass(frozen=True)
 class Difference:
-    """A row that is not equally often in all tables."""
+    """A row whose count differs between tables."""
 
     row: Mapping[str, Any]  # its values by column
     counts: Mapping[str, int]  # how often each table has it
@@ -50,12 +49,12 @@ class Difference:
 
 @dataclass(frozen=True)
 class Comparison:
-    """What comparing found."""
+    """The result of a comparison."""
 
-    rows: Mapping[str, int]  # how many rows each table has
-    duplicates: Mapping[str, int]  # how many of them are repetitions of another one
-    differing: Mapping[str, int]  # how many different rows each table does not have as often as the first table
-    differences: Sequence[Difference]  # rows that are not equally often in all tables, at most 1,000
+    rows: Mapping[str, int]  # by table
+    duplicates: Mapping[str, int]  # rows that repeat another one, by table
+    differing: Mapping[str, int]  # distinct rows whose count differs from the first table, by table
+    differences: Sequence[Difference]  # at most 1,000
 
     @property
     def equal(self) -> bool:
@@ -64,9 +63,9 @@ class Comparison:
 
 
 def compare(tables: Mapping[str, pa.Table]) -> Comparison:
-    """Compare tables with the same columns; the first is what the others are held against.
+    """Compare tables with the same columns; the first is the reference.
 
-    One pass: all rows together are grouped by all columns, and counted by table. O(rows × columns).
+    Groups all rows by all columns in one pass, and counts them by table. O(rows × columns).
 
     Args:
         tables: by name; columns and types must be the same in all, see :func:`downspout.compare.outputs.columns_wrong`.
@@ -101,7 +100,7 @@ def compare(tables: Mapping[str, pa.Table]) -> Comparison:
 
 
 def _countable(table: pa.Table, number: int, tables: int) -> pa.Table:
-    """Return the rows in a form that can be grouped, and for each table whether they are its own."""
+    """Return the rows in a form that can be grouped, with a column per table that marks its own rows."""
     table = table.combine_chunks()
     columns = [_groupable(column) for column in table.columns]
     ones, zeros = np.ones(table.num_rows, dtype=np.int64), np.zeros(table.num_rows, dtype=np.int64)
@@ -111,12 +110,12 @@ def _countable(table: pa.Table, number: int, tables: int) -> pa.Table:
 
 
 def _groupable(column: Any) -> Any:
-    """Return values that are equal bit by bit where they are equal: floats as their bits, lists as text."""
+    """Convert values so that equal ones have equal bits: floats to normalised bits, lists to text."""
     kind = column.type
     if pa.types.is_floating(kind):
         array = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
         values = np.array(array.fill_null(0).to_numpy(zero_copy_only=False))
-        values[np.isnan(values)] = np.nan  # of several bit patterns one
+        values[np.isnan(values)] = np.nan  # one of several bit patterns
         values += 0.0  # -0.0 + 0.0 is 0.0
         bits = values.view(np.int64 if kind == pa.float64() else np.int32)
         return pa.array(bits, mask=np.asarray(array.is_null().to_numpy(zero_copy_only=False)))
@@ -126,7 +125,7 @@ def _groupable(column: Any) -> Any:
 
 
 def _text(value: Any) -> str:
-    """Return a list or a struct as text, which is the same where they are.
+    """Return a list or a struct as text; equal values have equal texts.
 
     >>> _text([1.0, -0.0, None]), _text({"a": float("nan")})
     ('[1.0, 0.0, None]', "{'a': nan}")
@@ -139,7 +138,7 @@ def _text(value: Any) -> str:
 
 
 def _shown(column: Any, kind: pa.DataType) -> Any:
-    """Return values for people, of what :func:`_groupable` made."""
+    """Undo :func:`_groupable` for display."""
     if not pa.types.is_floating(kind):
         return column
     array = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
@@ -161,16 +160,16 @@ ROW_CHARACTERS_MAX = 400
 
 @dataclass(frozen=True)
 class EngineRun:
-    """How an engine's run went."""
+    """The run of one engine."""
 
     name: str  # of the engine
-    seconds: float = 0.0  # how long it ran, its start and end included
-    missing: str = ""  # why it did not begin; empty where it did
-    error: str = ""  # why it did not get to its end; empty where it did
+    seconds: float = 0.0  # including its start and end
+    missing: str = ""  # why it did not start; empty if it did
+    error: str = ""  # why it did not finish; empty if it did
 
     @property
     def ran(self) -> bool:
-        """Whether there are tables of its."""
+        """Whether it finished, so it has tables."""
         return not (self.missing or self.error)
 
 
@@ -179,30 +178,30 @@ class Table:
     """One sink's table on all engines that ran."""
 
     name: str  # of the sink
-    keys: Sequence[str]  # of an aggregate
-    columns_wrong: Mapping[str, Sequence[str]]  # by engine, in what its columns differ; its rows are then not compared
-    comparison: Comparison  # of the others
+    keys: Sequence[str]  # key columns of an aggregate
+    columns_wrong: Mapping[str, Sequence[str]]  # by engine, differences of columns; its rows are not compared
+    comparison: Comparison  # of the other engines
 
     @property
     def equal(self) -> bool:
-        """Whether all are the same."""
+        """Whether the tables of all engines are equal."""
         return not self.columns_wrong and self.comparison.equal
 
 
 @dataclass(frozen=True)
 class Report:
-    """A whole comparison; the first engine that ran is what the others are held against."""
+    """The report of a comparison; the first engine that ran is the reference."""
 
     topology: str
     ranges: Mapping[TopicPartition, tuple[int, int]]  # the offsets that were read
-    engines: Sequence[EngineRun]  # all that were asked for
+    engines: Sequence[EngineRun]  # all requested engines
     tables: Sequence[Table]  # one for each sink
-    explicit: bool = False  # whether the engines were named by the user, and so have to run
+    explicit: bool = False  # whether the user named the engines, so each must run
     left: Sequence[str] = field(default_factory=list)  # groups and topics that could not be deleted
 
     @property
     def exit_code(self) -> int:
-        """0: equal; 1: different; 2: an engine that was to run did not get to its end, or fewer than two did."""
+        """0: equal; 1: different; 2: a required engine did not finish, or fewer than two did."""
         if not all(table.equal for table in self.tables):
             return 1
         failed = [run for run in self.engines if run.error or (self.explicit and run.missing)]
@@ -223,7 +222,7 @@ class Report:
         return f"{equal}; {', '.join(missing)} did not run"
 
     def as_dict(self) -> dict[str, Any]:
-        """Return all of it as plain values."""
+        """Return it as JSON values."""
         return {
             "topology": self.topology,
             "exit_code": self.exit_code,
@@ -312,7 +311,7 @@ def _explain(table: Table) -> list[str]:
 
 
 def _nearest(one: Difference, others: Sequence[Difference], keys: Sequence[str]) -> Difference | None:
-    """Return the other differing row with the fewest other values: what became of the row, if it is changed."""
+    """Return the most similar other row, which may be the changed version of this one."""
 
     def distance(other: Difference) -> int:
         return sum(_cell(one.row[name]) != _cell(other.row[name]) for name in one.row)
@@ -323,7 +322,7 @@ def _nearest(one: Difference, others: Sequence[Difference], keys: Sequence[str])
 
 
 def _cell(value: Any) -> str:
-    return repr(value)  # NaN is like NaN
+    return repr(value)  # so NaN equals NaN
 
 
 def _row(row: Mapping[str, Any]) -> str:
@@ -351,12 +350,12 @@ ENGINES: dict[str, type[ComparedEngine]] = {
 }
 """In the order in which they run, the cheapest first."""
 
-SAID_EVERY_S = 10.0  # How often a run reports what an engine does
-LEAVE_S_MAX = 20.0  # A member of a group that was killed is forgotten by Kafka after its session, which is 10 s
+SAID_EVERY_S = 10.0  # Interval of progress lines
+LEAVE_S_MAX = 20.0  # Kafka removes a killed member of a group after its session of 10 s
 
 log = logging.getLogger("downspout.compare")
 
-Progress = Callable[[str, str], None]  # Called with an engine's name and what it does
+Progress = Callable[[str, str], None]  # Called with an engine's name and its state
 
 
 def run(job: Job, engines: Sequence[str], *, explicit: bool, progress: Progress, clock: Clock = SYSTEM_CLOCK) -> Report:
@@ -407,13 +406,13 @@ def _compare(sink: Compared, engines: Sequence[ComparedEngine]) -> Table:
             wrong[engine.name] = differences
         else:
             tables[engine.name] = found.select(sink.schema.names).cast(sink.schema)
-    if not tables:  # nothing has the right columns: there is no measure
+    if not tables:  # no engine has the right columns
         tables = {engines[0].name: sink.schema.empty_table()}
     return Table(sink.name, sink.keys, wrong, compare(rounded_alike(tables, sink.keys, sink.float_sums)))
 
 
 def clean_up(job: Job, engines: Sequence[ComparedEngine], clock: Clock) -> list[str]:
-    """Delete the temporary groups and topics of engines that began; return those that could not be deleted."""
+    """Delete the temporary groups and topics of started engines; return those that could not be deleted."""
     left = []
     for written in job.topics:
         for topic in (job.topic(engine.name, written.name) for engine in engines if engine.makes(written)):
@@ -429,7 +428,7 @@ def clean_up(job: Job, engines: Sequence[ComparedEngine], clock: Clock) -> list[
             cluster = KafkaCluster(spout.bootstrap, connection_properties(resolve_client(spout.client)))
             deadline = clock.monotonic() + LEAVE_S_MAX
             while True:
-                # A broker may know a topic for a moment after the controller has deleted it: so we look again.
+                # A broker may list a topic briefly after its deletion, so check again.
                 topics &= cluster.topics().keys()
                 for topic in topics:
                     cluster.delete_topic(topic)
@@ -437,7 +436,7 @@ def clean_up(job: Job, engines: Sequence[ComparedEngine], clock: Clock) -> list[
                 if not (topics or groups) or clock.monotonic() > deadline:
                     break
                 clock.sleep(0.5)
-        except DownspoutError as error:  # what was found out is not lost by this, and neither is an error before it
+        except DownspoutError as error:  # must hide neither the result nor an earlier error
             log.warning("cleaning up: %s", error)
         left += [*groups, *sorted(topics)]
     return left

@@ -1,12 +1,11 @@
-"""The engines: why one cannot run here, and how it is made to run a job.
+"""The engines of a comparison: whether one can run here, and how it runs a job.
 
-Each runs in a process of its own, so that what one leaves (a JVM, signal handlers, settings) meets no other, and
-so that it can be ended. Its state is in a folder of the job's.
+Each runs in its own process, isolated from the others' JVMs, signal handlers and settings, and can be ended. Its state
+is in a folder of the job.
 
-**On Storm**, stock streamparse submits a job to the local node under another name, and the job is killed at its end.
-`sparse submit -o` sets options of a whole topology, which are weaker than those of a component, and where a sink writes
-is a setting of that sink. So what is submitted is a topology of two lines in a project of its own: the user's, with our
-settings put into its components (:func:`isolated`).
+**On Storm**, stock streamparse submits the topology to the local node under another name, and it is killed at the end.
+Options of `sparse submit -o` are weaker than settings of components, such as a sink's directory. So the submitted
+topology is a generated one in a generated project: the user's, with our settings in its components (:func:`isolated`).
 """
 
 from __future__ import annotations
@@ -39,12 +38,12 @@ from downspout.storm import nimbus, program, stats
 from downspout.storm.node import StormNode, default_directory
 
 Compared = Sink | WrittenTopic | KeptState
-END_S_MAX = 20.0  # How long a process that is asked to end may take
+END_S_MAX = 20.0  # Longest wait after SIGTERM
 LINES_MAX = 15
 
 
 class EngineError(DownspoutError):
-    """An engine began and did not get to its end."""
+    """An engine started but did not finish."""
 
     exit_code = 2
 
@@ -53,13 +52,13 @@ class ComparedEngine(ABC):
     """One way to run a job."""
 
     name: ClassVar[str]
-    emit: ClassVar[str] = ""  # What spouts emit, ``record`` or ``chunk``; empty: what the topology says
+    emit: ClassVar[str] = ""  # ``kafka.emit`` of the spouts; empty: the topology's setting
 
     def __init__(self, job: Job) -> None:
         self.job = job
 
     def missing(self) -> str:
-        """Return why it cannot run here; empty where it can."""
+        """Return why it cannot run here; empty if it can."""
         for spout in self.job.spouts if self.emit else ():
             if spout.emitters:
                 return f"{spout.name}: batches are emitted record by record"
@@ -72,10 +71,10 @@ class ComparedEngine(ABC):
 
     @abstractmethod
     def run(self) -> None:
-        """Run the job to its end. Raises EngineError: it did not get there."""
+        """Run the job to its end. Raises EngineError: it did not finish."""
 
     def table(self, sink: Compared) -> pa.Table:
-        """Return what the engine made of a sink, finished."""
+        """Return the finished table of a sink."""
         if isinstance(sink, KeptState):
             return sink.read(self.job.store(self.name))
         if isinstance(sink, WrittenTopic):
@@ -83,7 +82,7 @@ class ComparedEngine(ABC):
         return sink.read(self.job.output(self.name, sink.name))
 
     def makes(self, sink: Compared) -> bool:
-        """Return whether it has this table."""
+        """Return whether it makes this table."""
         return True
 
     def groups(self, spout: Frozen) -> list[str]:
@@ -92,11 +91,11 @@ class ComparedEngine(ABC):
 
     @property
     def folder(self) -> Path:
-        """Where its files are."""
+        """The folder of its files."""
         return self.job.directory / self.name
 
     def doing(self) -> str:
-        """Say what a run does, by the last line of its log: for the one who waits for it."""
+        """Describe a run's progress by the last line of its log."""
         try:
             lines = last_lines(self.folder / "log").splitlines()
         except OSError:
@@ -104,7 +103,7 @@ class ComparedEngine(ABC):
         return f"waiting; its last line: {lines[-1].strip()}" if lines else "waiting; it has written nothing yet"
 
     def _run_downspout(self, *command: str, quiet: bool = True) -> None:
-        """Run a command of ours on the topology, from the user's folder but with a state of its own."""
+        """Run a Downspout command on the topology in the user's folder, but with separate state."""
         job = self.job
         chosen = ["--topology", job.topology] if job.topology else []
         emit = [f"--set={spout.name}:kafka.emit={self.emit}" for spout in job.spouts if self.emit]
@@ -121,7 +120,7 @@ class Local(ComparedEngine):
     name = "local"
 
     def run(self) -> None:
-        """Run it to the end of the ranges."""
+        """Run to the end of the ranges."""
         self._run_downspout("run")
 
 
@@ -131,41 +130,41 @@ class Spark(ComparedEngine):
     name = "spark"
 
     def missing(self) -> str:
-        """Say if there is no PySpark."""
+        """Check that PySpark is installed."""
         return _without_pyspark() or super().missing()
 
     def run(self) -> None:
-        """Run the query until it has read the ranges."""
+        """Run the query to the end of the ranges."""
         self._run_downspout("spark", "run", "--checkpoint", str(self.folder / "checkpoint"), quiet=False)
 
     def groups(self, spout: Frozen) -> list[str]:
-        """Return the group, and that for lag tools."""
+        """Return the group, and the one for lag tools."""
         return [*super().groups(spout), *(f"{group}-spark" for group in super().groups(spout))]
 
 
 class LocalRecords(Local):
-    """The local engine, whose spouts emit records."""
+    """The local engine in record mode."""
 
     name = "local-record"
     emit = "record"
 
 
 class LocalChunks(Local):
-    """The local engine, whose spouts emit chunks."""
+    """The local engine in chunk mode."""
 
     name = "local-chunk"
     emit = "chunk"
 
 
 class SparkRecords(Spark):
-    """The topology on Spark, whose spouts emit records."""
+    """The topology on Spark in record mode."""
 
     name = "spark-record"
     emit = "record"
 
 
 class SparkChunks(Spark):
-    """The topology on Spark, whose spouts emit chunks."""
+    """The topology on Spark in chunk mode."""
 
     name = "spark-chunk"
     emit = "chunk"
@@ -177,12 +176,12 @@ class Native(ComparedEngine):
     name = "native"
 
     def missing(self) -> str:
-        """Say if there is no PySpark or no such module."""
+        """Check that PySpark is installed and the module exists."""
         target, is_there = native_version_of(self.job.target)
         return _without_pyspark() or ("" if is_there else f"there is no {target}")
 
     def run(self) -> None:
-        """Run it on a batch of the ranges, and write its tables."""
+        """Run it on one batch with all ranges, and write its tables."""
         self.folder.mkdir(parents=True, exist_ok=True)
         plan = {
             "target": native_version_of(self.job.target)[0],
@@ -194,11 +193,11 @@ class Native(ComparedEngine):
         run_program([sys.executable, "-m", "downspout.compare.native", str(file)], self.folder)
 
     def makes(self, sink: Compared) -> bool:
-        """Return whether it is a table of files: this engine writes nothing to Kafka, and keeps no state."""
+        """Return whether it is a table of files: this engine does not write to Kafka, and has no state."""
         return isinstance(sink, Sink)
 
     def table(self, sink: Compared) -> pa.Table:
-        """Return the table as it is: its columns must be those of the sink without our help."""
+        """Return the table unchanged: the native version itself must produce the sink's columns."""
         return read_finished(self.job.output(self.name, sink.name))
 
     def groups(self, spout: Frozen) -> list[str]:
@@ -207,7 +206,7 @@ class Native(ComparedEngine):
 
 
 def native_version_of(target: str) -> tuple[str, bool]:
-    """Return the file or module of a topology's native Spark version, and whether it is there.
+    """Return the file or module of a topology's native Spark version, and whether it exists.
 
     >>> native_version_of("shop/orders.py"), native_version_of("shop.orders:Orders")
     (('shop/orders_spark.py', False), ('shop.orders_spark', False))
@@ -231,7 +230,7 @@ def _without_pyspark() -> str:
 
 
 def source_of(spout: Frozen) -> dict[str, str]:
-    """Return the options by which the source reads the ranges of a spout."""
+    """Return the options with which our Spark source reads the ranges of a spout."""
     starts = to_json({tp: start for tp, (start, _) in spout.ranges.items()})
     ends = to_json({tp: end for tp, (_, end) in spout.ranges.items()})
     return {
@@ -246,14 +245,14 @@ def source_of(spout: Frozen) -> dict[str, str]:
 def run_program(
     command: Sequence[str], folder: Path, *, cwd: Path | None = None, environ: Mapping[str, str] | None = None
 ) -> None:
-    """Run a program to its end, what it says into ``folder/log``, its state into ``folder/home``."""
+    """Run a program to its end, with its output in ``folder/log`` and its state in ``folder/home``."""
     folder.mkdir(parents=True, exist_ok=True)
     log = folder / "log"
-    # An editable install, or a checkout on the path: the child sees what we see.
+    # The child must find this library, even in an editable install or a checkout.
     path = os.pathsep.join([str(Path(__file__).resolve().parents[2]), *filter(None, [os.environ.get("PYTHONPATH")])])
     variables: dict[str, Any] = {**os.environ, "DOWNSPOUT_HOME": str(folder / "home"), "PYTHONPATH": path}
     with log.open("ab") as output:
-        # It is in a session of its own: Ctrl-C reaches us alone, and we end it with all that it has started.
+        # In its own session: Ctrl-C reaches only this process, which ends it and its children.
         process = subprocess.Popen(
             command, cwd=cwd, env={**variables, **(environ or {})}, stdin=subprocess.DEVNULL,
             stdout=output, stderr=subprocess.STDOUT, start_new_session=True,
@@ -267,7 +266,7 @@ def run_program(
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
-    """End a process and all of its session; does nothing where it has ended."""
+    """End a process and its session, if it still runs."""
     for number in (signal.SIGTERM, signal.SIGKILL):
         if process.poll() is not None:
             break
@@ -287,7 +286,7 @@ def last_lines(log: Path) -> str:
 # --- Storm ---
 
 POLL_S = 1.0
-STALLED_S_MAX = 180.0  # A run without any commit for this long is stopped
+STALLED_S_MAX = 180.0  # A run is stopped after this time without a commit
 GONE_S_MAX = 60.0
 
 OURS = SCOPES - {"run"}
@@ -310,14 +309,14 @@ class Storm(ComparedEngine):
         self._submitted = f"compare-{job.graph.name}-{job.id}"
 
     def missing(self) -> str:
-        """Say if no Storm of ours runs, or the folder is no streamparse project."""
+        """Check that our Storm runs, and that the folder is a streamparse project."""
         status = self._node.steady_status()
         if status.state != "running":
             return f"Storm is {status.condition} (`downspout storm start`)"
         return "" if Path("config.json").is_file() else "the folder has no config.json, which `sparse submit` reads"
 
     def run(self) -> None:
-        """Submit it, wait until the ranges are committed, and kill it."""
+        """Submit the topology, wait until the ranges are committed, and kill it."""
         project = self._project()
         environ = {**os.environ, **program.environment(self._node)}
         environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(Path.cwd()), environ.get("PYTHONPATH")]))
@@ -329,7 +328,7 @@ class Storm(ComparedEngine):
             self._wait()
 
     def _project(self) -> Path:
-        """Make a project that is the user's but for the topology."""
+        """Generate a project like the user's, with another topology."""
         project = self.folder / "project"
         (project / "topologies").mkdir(parents=True)
         for name in ("src", "project.clj"):
@@ -356,7 +355,7 @@ class Storm(ComparedEngine):
                 raise EngineError(f"{left:,} offsets are not committed, and nothing moves:\n{stats.render(figures)}")
 
     def _left(self) -> int:
-        """Return how many offsets are not committed."""
+        """Return the number of offsets not committed yet."""
         left = 0
         for spout in self.job.spouts:
             if spout.emitters:
@@ -375,7 +374,7 @@ class Storm(ComparedEngine):
 
     @contextlib.contextmanager
     def _killed(self) -> Iterator[None]:
-        """Kill the topology at the end, if it was submitted, and wait until its workers are gone."""
+        """Kill the topology at the end, if it was submitted, and wait until it is gone."""
         try:
             yield
         finally:
@@ -395,7 +394,7 @@ def _committed(commits: Mapping[TopicPartition, Any], tp: TopicPartition, start:
 
 
 def storm_settings(job: Job, engine: str) -> dict[str, dict[str, Any]]:
-    """Return what is put into each component: what was given to it, as the other engines know it, and our isolation."""
+    """Return the settings for each component: those of the user, as on the other engines, and our isolation."""
     settings: dict[str, dict[str, Any]] = {}
     ours = job.isolation(engine)
     for name, given in job.confs.items():
@@ -403,12 +402,12 @@ def storm_settings(job: Job, engine: str) -> dict[str, dict[str, Any]]:
         settings[name] = {**own, **ours.get(name, {})}
     for spout in job.spouts:
         for name in (spout.name, *spout.emitters):
-            settings[name]["run.until"] = "end"  # which lets a spout stop at kafka.stop_offsets
+            settings[name]["run.until"] = "end"  # so that the spout stops at kafka.stop_offsets
     return settings
 
 
 def isolated(target: str, topology: str | None, root: str, settings: Mapping[str, Mapping[str, Any]]) -> Any:
-    """Return a topology's class with settings put into its components; for the process of ``sparse``."""
+    """Return a topology's class with these settings in its components; called in the process of ``sparse``."""
     with contextlib.chdir(root):
         cls, _ = load_class(target, topology)
     for name, component in {**cls.thrift_spouts, **cls.thrift_bolts}.items():

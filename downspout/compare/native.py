@@ -16,11 +16,11 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 SESSION = {"spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS"}
-"""By default Spark writes timestamps in an old form, in which they have no zone."""
+"""By default, Spark writes timestamps in an old format without a zone."""
 
 
 def run(plan: Mapping[str, Any]) -> None:
-    """Run the native Spark version that a plan names on batches of the ranges, and write each of its tables."""
+    """Run the native Spark version of a plan on the ranges, and write its tables."""
     from downspout.spark import register
     from downspout.spark.session import spark_session
 
@@ -40,7 +40,7 @@ def _write_tables(spark: SparkSession, make_tables: Callable[..., Any], plan: Ma
     records = {
         name: spark.read.format("downspout").options(**options).load() for name, options in plan["spouts"].items()
     }
-    if len(plan["tables"]) > 1:  # each would read the topics by itself
+    if len(plan["tables"]) > 1:  # otherwise each would read the topics again
         records = {name: frame.persist() for name, frame in records.items()}
     tables = make_tables(spark, records)
     if absent := [name for name in plan["tables"] if name not in tables]:
@@ -52,7 +52,7 @@ def _write_tables(spark: SparkSession, make_tables: Callable[..., Any], plan: Ma
 
 
 def main() -> int:
-    """Run what the plan in the file says; return the exit code."""
+    """Run the plan in the file; return the exit code."""
     try:
         run(json.loads(Path(sys.argv[1]).read_text(encoding="utf-8")))
     except DownspoutError as error:

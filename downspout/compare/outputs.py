@@ -1,4 +1,4 @@
-"""From what a sink left to its finished table: rows without their origins, or finished aggregates."""
+"""The finished table of each output: rows without their origins, finished aggregates, records, or states."""
 
 from __future__ import annotations
 
@@ -34,22 +34,21 @@ from downspout.spout.settings import dead_letter_topic, offsets_of, reading
 from downspout.spout.starting import missing_topics, no_topic, partitions_of, topics_of
 
 ROUNDING = 1e-9
-"""Sums of floats depend on the order in which they were added up. Those that differ by less than this part of the
-larger one are taken as equal."""
+"""Sums of floats depend on the order of addition. Their relative difference may be as large as this."""
 
 
 @dataclass(frozen=True)
 class Sink:
-    """A sink of a topology, and the table that it is there for."""
+    """A Parquet sink of a topology, and its finished table."""
 
     name: str
     schema: pa.Schema  # of the finished table
     folders: tuple[str, ...] = ()  # columns that name Hive folders
-    aggregation: Aggregation | None = None  # of an AggregateBolt; a ParquetBolt has none
+    aggregation: Aggregation | None = None  # of an AggregateBolt
 
     @classmethod
     def of(cls, component: Component, settings: Mapping[str, Any]) -> Sink:
-        """Return the sink that a component is, with its settings of the scope ``parquet``.
+        """Return the sink for a component with these ``parquet`` settings.
 
         Raises:
             ConfigError: they contradict each other.
@@ -63,11 +62,11 @@ class Sink:
 
     @property
     def keys(self) -> tuple[str, ...]:
-        """The columns that are the key of an AggregateBolt."""
+        """The key columns of an AggregateBolt."""
         return self.aggregation.keys if self.aggregation else ()
 
     def read(self, directory: Path) -> pa.Table:
-        """Return the finished table of a directory that the sink wrote; no rows where there is no file.
+        """Return the finished table of a directory that the sink wrote; empty without files.
 
         Raises:
             OSError, ValueError: a file cannot be read (Arrow's errors are of these kinds).
@@ -92,12 +91,12 @@ class Sink:
 
 
 def read_finished(directory: Path) -> pa.Table:
-    """Return a table that is finished already, with the columns that its files have."""
+    """Return a table that is already finished, with the columns of its files."""
     return ds.dataset(directory, format="parquet").to_table()
 
 
 def columns_wrong(found: pa.Schema, wanted: pa.Schema) -> list[str]:
-    """Return in what the columns of a table differ from those that the sink's settings declare; order says nothing.
+    """Return how the columns of a table differ from those of the sink's settings, in any order.
 
     >>> wanted = pa.schema({"hour": pa.int8(), "route": pa.string()})
     >>> columns_wrong(pa.schema({"hour": pa.int64(), "gate": pa.string()}), wanted)
@@ -113,7 +112,7 @@ def columns_wrong(found: pa.Schema, wanted: pa.Schema) -> list[str]:
 
 
 def rounded_alike(tables: Mapping[str, pa.Table], keys: Sequence[str], columns: Sequence[str]) -> dict[str, pa.Table]:
-    """Return the tables with one value for all float sums of a key that differ by rounding alone.
+    """Return the tables with equal values for all float sums of a key that differ only by rounding.
 
     >>> one, other = pa.table({"k": ["a"], "s": [0.1 + 0.2]}), pa.table({"k": ["a"], "s": [0.3]})
     >>> rounded_alike({"one": one, "other": other}, ["k"], ["s"])["other"]["s"].to_pylist()
@@ -147,7 +146,7 @@ def rounded_alike(tables: Mapping[str, pa.Table], keys: Sequence[str], columns: 
 
 
 def _group_numbers(keys: pa.Table) -> Any:
-    """Return for each row a number that rows with the same keys share; null is a key like any other."""
+    """Return a group number for each row; rows with equal keys share it, and null is a key."""
     numbers = np.zeros(keys.num_rows, dtype=np.int64)
     for column in keys.columns:
         encoded = column.combine_chunks().dictionary_encode(null_encoding="encode")
@@ -161,7 +160,7 @@ def _group_numbers(keys: pa.Table) -> Any:
 
 @dataclass(frozen=True)
 class WrittenTopic:
-    """A KafkaBolt of a topology, and the table of its records: how often each is there counts, where does not."""
+    """A KafkaBolt of a topology, and the table of its records, whose partitions are ignored."""
 
     name: str  # of the bolt
     bootstrap: str
@@ -174,7 +173,7 @@ class WrittenTopic:
 
     @classmethod
     def of(cls, name: str, conf: Mapping[str, Any], bootstrap: str, client: Mapping[str, Any]) -> WrittenTopic:
-        """Return that of a bolt with these settings, which connects as the first spout does."""
+        """Return the output of a bolt with these settings, which connects like the first spout."""
         settings = parse_scope(conf, "produce")
         if settings["mapper"] is not None or "topic" in fields_of(settings):
             way = "mapper" if settings["mapper"] is not None else "fields"
@@ -204,7 +203,7 @@ class WrittenTopic:
 
 
 def _text(data: bytes | None) -> str | None:
-    r"""Return bytes as text that is the same only where they are.
+    r"""Convert bytes to text injectively.
 
     >>> _text(b"\xc3\xa4\xff \\xff")
     'ä\\xff \\\\xff'
@@ -232,7 +231,7 @@ class KeptState:
 
     @classmethod
     def of(cls, name: str, conf: Mapping[str, Any]) -> KeptState:
-        """Return that of a bolt with these settings."""
+        """Return the state of a bolt with these settings."""
         return cls(name, parse_scope(conf, "state")["name"] or name)
 
     def read(self, file: Path) -> pa.Table:
@@ -255,7 +254,7 @@ def url_of(file: Path) -> str:
 
 
 def committed_in(file: Path, batch_id: str, partitions: Collection[TopicPartition]) -> Mapping[tuple[str, int], int]:
-    """Return by partition where the first batch begins that is not committed; none where there is none yet."""
+    """Return the start of the first uncommitted batch by partition; empty without batches."""
     if not file.exists():
         return {}
     with closing(open_batch_store(url_of(file), BatchStoreContext(batch_id))) as store:
@@ -266,12 +265,12 @@ def committed_in(file: Path, batch_id: str, partitions: Collection[TopicPartitio
 
 # --- the job ---
 
-Range = tuple[int, int]  # The first offset, and the one after the last
+Range = tuple[int, int]  # First offset, and the one after the last
 
 
 @dataclass(frozen=True)
 class Frozen:
-    """A spout: where it reads, and from where to where in each partition."""
+    """A spout with its brokers, and the range to read in each partition."""
 
     name: str
     bootstrap: str  # the brokers; never ``embedded``
@@ -280,48 +279,48 @@ class Frozen:
     group: str  # the consumer group that the user's settings name
     has_dead_letters: bool  # whether it has a topic for dead letters
     ranges: Mapping[TopicPartition, Range]  # by partition
-    emitters: tuple[str, ...] = ()  # of a coordinator of batches, which emits no records itself
+    emitters: tuple[str, ...] = ()  # of a batch coordinator, which emits no records itself
     batch_id: str = ""  # likewise
 
     def offsets(self, place: int) -> str:
-        """Return the starts (0) or the ends (1) of the ranges as settings have them."""
+        """Return the starts (0) or the ends (1) of the ranges in the format of settings."""
         return ",".join(f"{coordinates(*tp)}={given[place]}" for tp, given in self.ranges.items())
 
 
 @dataclass(frozen=True)
 class Job:
-    """A comparison that is to be made."""
+    """A comparison to run."""
 
     target: str  # a file, or ``module:Class``
-    topology: str | None  # which class, where the file holds several
+    topology: str | None  # the class, if the file defines several
     graph: Graph
-    overrides: Sequence[str]  # ``--set`` options of the user's
-    # the settings of each component that somebody gave, as Storm hands them over
+    overrides: Sequence[str]  # the user's ``--set`` options
+    # by component, all settings but defaults, in the form that Storm passes on
     confs: Mapping[str, Mapping[str, Any]]
-    spouts: Sequence[Frozen]  # frozen
-    sinks: Sequence[Sink]  # those that write Parquet
-    directory: Path  # where all that is written goes; made by the run
-    topics: Sequence[WrittenTopic] = ()  # what KafkaBolts write
-    states: Sequence[KeptState] = ()  # what StateBolts keep
+    spouts: Sequence[Frozen]
+    sinks: Sequence[Sink]  # Parquet sinks
+    directory: Path  # for all output; created by the run
+    topics: Sequence[WrittenTopic] = ()  # outputs of KafkaBolts
+    states: Sequence[KeptState] = ()  # states of StateBolts
     id: str = field(default_factory=lambda: uuid.uuid4().hex[:8])  # in the names of groups, topics and topologies
 
     @property
     def records(self) -> int:
-        """How many offsets are read."""
+        """Number of offsets to read."""
         return sum(end - start for spout in self.spouts for start, end in spout.ranges.values())
 
     @property
     def dead_letter_bolts(self) -> list[str]:
-        """The bolts that write to Kafka, dead letters of rejects, as the first spout would."""
+        """The bolts that write dead letters of rejects, with the connection of the first spout."""
         emitters = {name for spout in self.spouts for name in spout.emitters}
         return [bolt.name for bolt in self.graph.bolts if reads(bolt, "kafka") and bolt.name not in emitters]
 
     def output(self, engine: str, sink: str) -> Path:
-        """Return where an engine's sink writes."""
+        """Return the directory of an engine's sink."""
         return self.directory / engine / sink
 
     def store(self, engine: str) -> Path:
-        """Return the file in which an engine keeps states and batches."""
+        """Return the file for an engine's states and batches."""
         return self.directory / engine / "states.db"
 
     def topic(self, engine: str, bolt: str) -> str:
@@ -329,7 +328,7 @@ class Job:
         return f"compare-{self.graph.name}-{engine}-{self.id}.{bolt}"
 
     def group(self, engine: str, spout: Frozen) -> str:
-        """Return the consumer group that stands for a spout's own."""
+        """Return the consumer group that replaces a spout's own."""
         number = sorted({each.group for each in self.spouts}).index(spout.group)
         return f"compare-{self.graph.name}-{engine}-{self.id}{f'-{number}' if number else ''}"
 
@@ -338,7 +337,7 @@ class Job:
         return f"{self.group(engine, spout)}.dead-letters"
 
     def isolation(self, engine: str) -> dict[str, dict[str, Any]]:
-        """Return the settings, by component, by which a run reads the ranges and touches nothing of the user's."""
+        """Return the settings, by component, that make a run read the ranges and leave the user's data alone."""
         settings: dict[str, dict[str, Any]] = {}
         for spout in self.spouts:
             settings[spout.name] = {
@@ -353,7 +352,7 @@ class Job:
                 ),
             }
             if spout.emitters:
-                # The id is the topology's name where nothing else is said, and on Storm ours has another name.
+                # The id defaults to the topology's name, which differs on Storm.
                 store = {"batch.store": url_of(self.store(engine)), "batch.id": spout.batch_id}
                 settings[spout.name] |= {"kafka.dead_letter_topic": "", **store}
                 settings |= {name: dict(settings[spout.name]) for name in spout.emitters}
@@ -374,12 +373,12 @@ class Job:
         return settings
 
     def _batch_id(self, state: str) -> str:
-        """Return the id of the batches that a state hears of."""
+        """Return the id of a state's batches."""
         heard = {given.source for given in self.graph.components[state].inputs}
         return next((spout.batch_id for spout in self.spouts if spout.name in heard), "")
 
     def options(self, engine: str) -> list[str]:
-        """Return the ``--set`` options of a run; ours come last, and for a component each, so nothing is stronger."""
+        """Return the ``--set`` options of a run; ours are last and per component, so they take precedence."""
         ours = [
             f"--set={name}:{key}={value if isinstance(value, str) else json.dumps(value)}"
             for name, settings in self.isolation(engine).items()
@@ -389,13 +388,14 @@ class Job:
 
 
 def freeze(target: str, topology: str | None, overrides: Sequence[str], directory: Path) -> Job:
-    """Return the job: the topology as it is, and the offsets as of now.
+    """Return the job: the topology, and the ranges of offsets as of now.
 
-    Reading starts where ``kafka.start`` says for a group that has committed nothing; LATEST, by which there would be
-    nothing to compare, counts as EARLIEST. It ends at the end of each log as of now, or before ``kafka.stop_offsets``.
+    Reading starts according to ``kafka.start`` for a group without commits; LATEST counts as EARLIEST, so that there is
+    something to compare. It ends at the current end of each log, or before ``kafka.stop_offsets``.
 
     Raises:
-        TopologyError: the topology cannot be loaded, or reads from something else than KafkaSpouts.
+        TopologyError: the topology cannot be loaded.
+        ConfigError: a spout does not read Kafka, or there are no records or no outputs to compare.
         BrokerError: no broker answers, or a topic does not exist.
     """
     graph = load(target, topology)
@@ -447,7 +447,7 @@ def _freeze(graph: Graph, spout: Component, conf: Mapping[str, Any]) -> Frozen:
 
 
 def _check_secrets(spout: str, conf: Mapping[str, Any]) -> None:
-    """Refuse secrets in plain text: settings are written to files, and go on command lines."""
+    """Reject secrets in plain text: settings are written to files and command lines."""
     for key, value in conf.items():
         if is_secret(key, value):
             raise ConfigError(
@@ -457,7 +457,7 @@ def _check_secrets(spout: str, conf: Mapping[str, Any]) -> None:
 
 
 def _ranges(consumer: ConsumerPort, settings: Mapping[str, Any], bootstrap: str) -> dict[TopicPartition, Range]:
-    """Return where each partition begins and ends for this comparison."""
+    """Return the range of each partition to compare."""
     topics = topics_of(consumer, settings)
     if missing := missing_topics(consumer, topics):
         raise no_topic(missing[0], bootstrap)

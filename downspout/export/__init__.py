@@ -1,8 +1,8 @@
 """Monitoring: metrics for Prometheus and OpenTelemetry, Kubernetes health checks, JSON logs.
 
-A run that is not to be looked at imports nothing of this. Where it is, another thread answers over HTTP (``server``)
-with what the run's own thread has told (``downspout.run.run_snapshots``). The table in ``downspout.metrics`` has the
-metrics' names and meanings.
+A run without monitoring imports none of this. Otherwise a second thread serves snapshots of the run
+(``downspout.run.run_snapshots``) over HTTP (``server``). The table in ``downspout.metrics`` has the metrics' names and
+meanings.
 
 To change what a metric is called in Prometheus: ../metrics.py
 To change which labels a metric has: series.py

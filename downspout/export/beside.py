@@ -1,4 +1,4 @@
-"""What goes on beside a run by its settings: metrics and health (``run.metrics_port``), ``run.otel``."""
+"""Exporters that run beside a topology: metrics and health (``run.metrics_port``), OpenTelemetry (``run.otel``)."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ Watch = Callable[["Watchdog"], None]
 
 @contextmanager
 def beside(graph: Graph, settings: Settings) -> Iterator[tuple[list[Snapshots], list[Watch]]]:
-    """Serve and export what the settings ask for while the context lasts; without, import nothing.
+    """Run the exporters that the settings enable while the context lasts; without any, import nothing.
 
-    Yields what the run's view must ask, and what takes its watchdog.
+    Yields the snapshots that the run's view must fill, and callbacks that take its watchdog.
 
     Raises:
         MissingExtraError: a package is not installed.

@@ -1,17 +1,17 @@
-"""Whether a run is alive, and whether it is ready: what Kubernetes asks.
+"""Liveness and readiness of a run, for Kubernetes.
 
 =============  ============================================  =======================================================
-it asks        yes                                           no
+probe          passes                                        fails
 =============  ============================================  =======================================================
-is it alive    the loop turns                                one call of a component has lasted ``run.stuck_s``; a
-                                                             worker has not reported for so long; the supervisor does
-                                                             not answer
-is it ready    every spout knows its partitions, and every   before that, while it ends, and while it is not alive
+liveness       the event loop advances                       one call of a component has lasted ``run.stuck_s``; a
+                                                             worker has not reported for that long; the supervisor
+                                                             does not answer
+readiness      every spout knows its partitions, and every   before that, during shutdown, and while it is not alive
                worker runs
 =============  ============================================  =======================================================
 
-A member of a group that has no partition, because others have them all, is ready. What a component waits for at its
-start counts as a call too. ``run.stuck_s`` = 0: it is always alive.
+A spout without partitions, because other members have them all, is ready. A component's start counts as a call. With
+``run.stuck_s`` = 0, a run is always alive.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ from downspout.formatting import lasting
 from downspout.run.run_snapshots import Snapshot, Snapshots
 from downspout.run.watchdog import Watchdog
 
-WAIT_S = 0.5  # How long an answer is waited for; Kubernetes gives a probe one second
+WAIT_S = 0.5  # Longest wait for a snapshot; Kubernetes gives a probe one second
 
 
 class Verdict(NamedTuple):
-    """An answer."""
+    """The answer to a probe."""
 
     good: bool
-    text: str  # why; for people
+    text: str  # the reason
 
 
 class Health:
-    """Answers for one run."""
+    """Answers probes of one run."""
 
     def __init__(self, snapshots: Snapshots, *, stuck_s: float) -> None:
         self._snapshots = snapshots
@@ -42,11 +42,11 @@ class Health:
         self._watchdog: Watchdog | None = None
 
     def watch(self, watchdog: Watchdog) -> None:
-        """Learn from what watches the loop, where this process runs the topology itself."""
+        """Use this watchdog, if this process runs the topology itself."""
         self._watchdog = watchdog
 
     def alive(self) -> Verdict:
-        """Return whether the run gets on."""
+        """Return whether the run makes progress."""
         if self._watchdog is not None:
             hang = self._watchdog.hang(time.monotonic())
             return Verdict(not hang, hang or "ok")
@@ -57,7 +57,7 @@ class Health:
         return Verdict(not silent, silent or "ok")
 
     def ready(self) -> Verdict:
-        """Return whether the run does its work."""
+        """Return whether the run processes records."""
         snapshot = self._snapshots.latest(WAIT_S)
         if snapshot is None:
             return Verdict(False, "starting")
@@ -68,7 +68,7 @@ class Health:
         return alive if not alive.good else Verdict(True, "ready")
 
     def _silent(self, snapshot: Snapshot) -> str:
-        """Return which worker does not report, or that the supervisor does not answer."""
+        """Name the worker that does not report, or the supervisor if it does not answer."""
         if not self._stuck_s:
             return ""
         if snapshot.age_s >= self._stuck_s:

@@ -1,19 +1,19 @@
-"""A log of which each line is a JSON object, for programs that gather logs.
+"""JSON logging: one object per line, for log collectors.
 
 =========================================  ===============================================================
-key                                        what it holds
+key                                        value
 =========================================  ===============================================================
-``time``                                   when, in UTC (ISO 8601)
-``level``, ``logger``, ``message``         as of Python's ``logging``
-``topic``, ``partition``, ``offset``       if the message names exactly one place, as ``orders[3]@918``
-``component``, ``task``                    if the message, or the logger, names them, as ``reader[task 4]``
-``exception``                              the traceback, if there is one
-``worker``                                 the number of the worker that wrote it (``--workers``)
-(others)                                   what the call gave as ``extra``, under names that are not taken
+``time``                                   UTC (ISO 8601)
+``level``, ``logger``, ``message``         as in Python's ``logging``
+``topic``, ``partition``, ``offset``       if the message names exactly one place, such as ``orders[3]@918``
+``component``, ``task``                    if the message or the logger names them: ``reader[task 4]``
+``exception``                              the traceback, if any
+``worker``                                 the number of the worker that wrote the line (``--workers``)
+(others)                                   values of ``extra`` whose names are not reserved
 =========================================  ===============================================================
 
-What is written to standard error without ``logging`` (progress, the summary, what a component prints there) becomes
-such a line as well: its logger is ``downspout`` if it begins with that name, else ``stderr``.
+Text written to standard error without ``logging`` (progress, the summary, components' prints) also becomes such a line;
+its logger is ``downspout`` if it begins with that name, else ``stderr``.
 """
 
 from __future__ import annotations
@@ -39,13 +39,13 @@ COMPONENT = "pystorm.component."
 PROGRAM, WARNING = "downspout: ", "warning: "
 TRACEBACK = re.compile(r"^[ +|]*(?:Exception Group )?Traceback \(most recent call last\):$", re.MULTILINE)
 STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
-"""Attributes that every record of a log has; others were given as ``extra``."""
+"""Attributes of every log record; any others come from ``extra``."""
 OURS = STANDARD | {"time", "level", "logger", "exception"}
-"""Names under which no ``extra`` is written: they are the line's own."""
+"""Reserved names, under which no ``extra`` is written."""
 
 
 class JsonFormatter(logging.Formatter):
-    """Makes a JSON object of a record of the log."""
+    """Formats a log record as a JSON object."""
 
     def format(self, record: logging.LogRecord) -> str:
         """Return the line."""
@@ -61,7 +61,7 @@ class JsonFormatter(logging.Formatter):
 
 
 def coordinates_of(message: str) -> dict[str, Any]:
-    """Return the place in Kafka and the task that the first line of a message names, if it names one.
+    """Return the Kafka coordinates and the task in the first line of a message, if it names exactly one.
 
     >>> coordinates_of("counts[task 4]: orders[3]@918: KeyError: 'a'")
     {'topic': 'orders', 'partition': 3, 'offset': 918, 'component': 'counts', 'task': 4}
@@ -84,7 +84,7 @@ def coordinates_of(message: str) -> dict[str, Any]:
 
 
 class JsonLines(io.TextIOBase):
-    """Standard error of which each line is a JSON object: what is written at once is one message."""
+    """A standard error stream that writes each message as a line of JSON."""
 
     def __init__(self, out: TextIO) -> None:
         self.out = out
@@ -92,7 +92,7 @@ class JsonLines(io.TextIOBase):
         self._rest = ""
 
     def write(self, text: str) -> int:
-        """Write a message, once its line is finished."""
+        """Write a message once it ends with a newline."""
         with self._lock:
             self._rest += text
             if self._rest.endswith("\n"):
@@ -106,33 +106,33 @@ class JsonLines(io.TextIOBase):
             self.out.flush()
 
     def flush(self) -> None:
-        """Write what has come so far, if only a part of a line."""
+        """Write the text so far, even an incomplete line."""
         with self._lock:
             said, self._rest = self._rest.rstrip("\n"), ""
             if said:
                 self.line(line_of(said))
 
     def fileno(self) -> int:
-        """The descriptor below."""
+        """The descriptor of the wrapped stream."""
         return self.out.fileno()
 
     def writable(self) -> bool:
-        """It is."""
+        """Return True."""
         return True
 
     @property
     def buffer(self) -> Any:
-        """The stream of bytes below; what is written there stays as it is."""
+        """The wrapped stream's buffer; bytes written to it are not converted."""
         return self.out.buffer
 
     @property
     def encoding(self) -> str:  # type: ignore[override]
-        """That of the stream below."""
+        """The wrapped stream's encoding."""
         return self.out.encoding
 
 
 def line_of(said: str, level: str = "INFO") -> str:
-    """Return the line for what was written without ``logging``."""
+    """Format text that was written without ``logging``."""
     logger = "stderr"
     if said.startswith(PROGRAM):
         said, logger = said.removeprefix(PROGRAM), "downspout"
@@ -142,7 +142,7 @@ def line_of(said: str, level: str = "INFO") -> str:
 
 
 def complain(text: str) -> None:
-    """Write what ends a command, or what went wrong in it, to standard error: as an error, if that is JSON."""
+    """Write an error to standard error, as text or JSON."""
     if isinstance(sys.stderr, JsonLines):
         sys.stderr.line(line_of(PROGRAM + text, "ERROR"))
     else:
@@ -150,7 +150,7 @@ def complain(text: str) -> None:
 
 
 class JsonHandler(logging.Handler):
-    """Writes records of the log as JSON."""
+    """Writes log records as JSON."""
 
     def __init__(self, lines: JsonLines) -> None:
         super().__init__()
@@ -166,7 +166,7 @@ class JsonHandler(logging.Handler):
 
 
 def install() -> JsonHandler:
-    """Let all that this process writes to standard error be JSON, until it ends; return the handler for the log."""
+    """Convert this process's standard error to JSON for good; return the log handler."""
     lines = JsonLines(sys.stderr)
     sys.stderr = lines
     sys.excepthook, threading.excepthook = _uncaught, _uncaught_in_thread
@@ -176,7 +176,7 @@ def install() -> JsonHandler:
 
 
 def _uncaught(kind: type[BaseException], error: BaseException, trace: Any, where: str = "") -> None:
-    """Write in one line what Python would print in many."""
+    """Log an uncaught exception in one line."""
     last = "".join(traceback.format_exception_only(error)).strip()
     complain(f"{where}{last}\n{''.join(traceback.format_exception(kind, error, trace)).rstrip()}")
 
@@ -188,14 +188,14 @@ def _uncaught_in_thread(given: threading.ExceptHookArgs) -> None:
 
 
 def hand_on(number: int, line: str) -> None:
-    """Write a line of a worker's, with its number; what is no JSON (a fault in C code writes text) becomes it."""
+    """Write a worker's line with its number; text (from C code, for example) is converted to JSON."""
     entry: Any = None
     with contextlib.suppress(ValueError, RecursionError):  # thousands of brackets
         entry = json.loads(line)
     if not isinstance(entry, dict):
         entry = json.loads(line_of(line))
     text = _dumped(entry | {"worker": number})
-    with contextlib.suppress(OSError, ValueError):  # nothing reads it any more; the run goes on
+    with contextlib.suppress(OSError, ValueError):  # the reader is gone; the run continues
         if isinstance(sys.stderr, JsonLines):
             sys.stderr.line(text)
         else:
@@ -210,7 +210,7 @@ def _entry(at: float, level: str, logger: str, message: str) -> dict[str, Any]:
 
 
 def _without_traceback(message: str) -> tuple[str, str]:
-    r"""Return a message and the traceback at its end; of a traceback alone, its last line is the message.
+    r"""Split a message from the traceback at its end; the message of a bare traceback is its last line.
 
     >>> _without_traceback("lost\nTraceback (most recent call last):\n  x\nKeyError: 1")
     ('lost', 'Traceback (most recent call last):\n  x\nKeyError: 1')
@@ -222,16 +222,16 @@ def _without_traceback(message: str) -> tuple[str, str]:
 
 
 def _dumped(entry: dict[str, Any]) -> str:
-    """Return an entry as a line; what JSON cannot hold, as an ``extra`` may, is written as text."""
+    """Serialise an entry; values that JSON cannot hold (from ``extra``) are written as text."""
     try:
         text = json.dumps(entry, ensure_ascii=False, allow_nan=False, default=str)
-    except Exception:  # keys that are no text; NaN; a list that holds itself; a __str__ that raises
+    except Exception:  # keys that are not text; NaN; a list that contains itself; a __str__ that raises
         text = json.dumps({key: _fit(value) for key, value in entry.items()}, ensure_ascii=False)
     return text.encode("utf-8", "replace").decode()
 
 
 def _fit(value: Any) -> Any:
-    """Return a value if JSON can hold it, else as text.
+    """Return a value that JSON can hold, or its text.
 
     >>> _fit({"a": 1}), _fit(float("nan")), _fit({("a", 1): 2})
     ({'a': 1}, 'nan', "{('a', 1): 2}")

@@ -1,4 +1,4 @@
-"""The metrics of a run for OpenTelemetry: each row of the one table, and what the messaging conventions have names for.
+"""The metrics of a run for OpenTelemetry: all in our table, and those named by the messaging conventions.
 
 ==============================================  ==========================  ==========================================
 metric                                          of the table                attributes
@@ -10,10 +10,9 @@ metric                                          of the table                attr
 ``downspout.executed``, …                       each row                    ``downspout.topology``, ``….component``, …
 ==============================================  ==========================  ==========================================
 
-Where the metrics go, and how often, is said by OpenTelemetry's own variables (``OTEL_EXPORTER_OTLP_ENDPOINT``,
-``OTEL_METRIC_EXPORT_INTERVAL``, …). Nothing is counted for it: all instruments are asked, and a run is asked once for
-all of them. A histogram cannot be asked, so that of the latencies, which the engine has anyway, is added as the metrics
-are exported.
+OpenTelemetry's own variables (``OTEL_EXPORTER_OTLP_ENDPOINT``, ``OTEL_METRIC_EXPORT_INTERVAL``, …) set the target and
+the interval. All instruments are observable, and read one snapshot of the run. Histograms cannot be observable, so the
+engine's histogram of latencies is added at each export.
 """
 
 from __future__ import annotations
@@ -56,16 +55,16 @@ CONVENTIONAL = {
     "fetched": ("messaging.client.consumed.messages", "{message}", {SYSTEM: "kafka", OPERATION: "poll"}),
     "sent": ("messaging.client.sent.messages", "{message}", {SYSTEM: "kafka", OPERATION: "send"}),
 }
-"""Rows of components that the conventions have a name for, besides ours."""
+"""Component metrics that also have a name in the conventions."""
 DURATION = "messaging.process.duration"
 LAG = "kafka.consumer_group.lag"
-BOUNDS = (0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 0.75, 1, 2.5, 5, 7.5, 10)  # which the conventions advise
-FRESH_S = 0.5  # All instruments of one collection have the same metrics
+BOUNDS = (0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 0.75, 1, 2.5, 5, 7.5, 10)  # as the conventions advise
+FRESH_S = 0.5  # All instruments of one collection read the same snapshot
 Observations = list[Observation]
 
 
 class Asked:
-    """Asks a run for its metrics, once for all instruments."""
+    """Reads a run's metrics, once for all instruments."""
 
     def __init__(self, snapshots: Snapshots, groups: Mapping[str, str], clock: Clock = SYSTEM_CLOCK) -> None:
         self._snapshots, self._groups, self._clock = snapshots, groups, clock
@@ -83,7 +82,7 @@ class Asked:
         return self._found.get(name, [])
 
     def forget(self) -> None:
-        """Ask anew next time."""
+        """Drop the snapshot, so the next call takes a new one."""
         self._at = float("-inf")
 
     def _all(self, snapshot: Snapshot) -> dict[str, Observations]:
@@ -99,7 +98,7 @@ class Asked:
         return found
 
     def duration(self) -> Metric | None:
-        """Return how long tuple trees took, in the buckets that the conventions advise; right to 2 %."""
+        """Return the durations of tuple trees in the buckets that the conventions advise; error at most 2 %."""
         if self.snapshot is None or not (latencies := self.snapshot.metrics.latencies):
             return None
         counts, total = [0.0] * (len(BOUNDS) + 1), 0.0
@@ -141,7 +140,7 @@ def _conventional(series: Series) -> Observations:
 
 
 class WithDurations(MetricExporter):
-    """Another exporter, to which the histogram of latencies goes too."""
+    """Wraps an exporter, and adds the histogram of latencies."""
 
     def __init__(self, inner: MetricExporter, asked: Asked) -> None:
         super().__init__(inner._preferred_temporality, inner._preferred_aggregation)
@@ -156,11 +155,11 @@ class WithDurations(MetricExporter):
         return self._inner.export(MetricsData([first]), timeout_millis, **kwargs)
 
     def force_flush(self, timeout_millis: float = 10_000) -> bool:
-        """As the other exporter."""
+        """Flush the wrapped exporter."""
         return self._inner.force_flush(timeout_millis)
 
     def shutdown(self, timeout_millis: float = 30_000, **kwargs: Any) -> None:
-        """As the other exporter."""
+        """Shut down the wrapped exporter."""
         self._inner.shutdown(timeout_millis, **kwargs)
 
 
@@ -170,7 +169,7 @@ def exported(
     groups: Mapping[str, str],  # the consumer group of each spout
     exporter: MetricExporter | None = None,  # where the metrics go, instead of OTLP
 ) -> Iterator[Snapshots]:
-    """Export a run's metrics while the context lasts, and as they are at its end; the run's view must ask."""
+    """Export a run's metrics while the context lasts, and once at its end; the run's view must fill the snapshots."""
     snapshots = Snapshots()
     asked = Asked(snapshots, groups)
     reader = PeriodicExportingMetricReader(WithDurations(exporter or OTLPMetricExporter(), asked))
@@ -179,7 +178,7 @@ def exported(
     try:
         yield snapshots
     finally:
-        with contextlib.suppress(Exception):  # of a run that failed the metrics before are the last
+        with contextlib.suppress(Exception):  # after a failure, the last snapshot is exported
             snapshots.finish()
         snapshots.close()
         asked.forget()
@@ -187,13 +186,13 @@ def exported(
 
 
 def resource_of(name: str) -> Resource:
-    """Return what the metrics and spans are of."""
+    """Return the resource of metrics and spans."""
     given = OTELResourceDetector().detect()
     return Resource.create({} if SERVICE_NAME in given.attributes else {SERVICE_NAME: name})
 
 
 def register(provider: MeterProvider, asked: Asked) -> None:
-    """Make the instruments; each collection asks the run once."""
+    """Create the instruments."""
     meter = provider.get_meter(SCOPE)
 
     def add(kind: str, name: str, unit: str, text: str) -> None:

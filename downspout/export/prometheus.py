@@ -1,8 +1,7 @@
-"""The metrics of a run in Prometheus's words: each row of the one table is a metric, with the series of ``series``.
+"""The metrics of a run for Prometheus: each row of our table is a metric, with the labels of ``series``.
 
-``kafka_consumergroup_lag`` is what boards made for kafka_exporter read, with its label ``consumergroup`` (and
-``group``). It counts from what is committed, as that program does; ``downspout_partition_lag`` counts from what the
-next commit will be.
+``kafka_consumergroup_lag`` serves dashboards made for kafka_exporter, with its label ``consumergroup`` (and ``group``).
+Like kafka_exporter, it counts from the commit; ``downspout_partition_lag`` counts from the next commit.
 """
 
 from __future__ import annotations
@@ -28,27 +27,27 @@ GROUP_LAG = "kafka_consumergroup_lag"
 
 
 class RunCollector(Collector):
-    """Asks a run for its metrics, at each scrape."""
+    """Collects a run's metrics at each scrape."""
 
     def __init__(self, snapshots: Snapshots, groups: Mapping[str, str]) -> None:
         self._snapshots = snapshots
         self._groups = groups  # the consumer group of each spout, by name
 
     def collect(self) -> Iterable[Family]:
-        """Return all metrics that have a series; none before the run has begun."""
+        """Return all metrics that have a series; none before the run has started."""
         snapshot = self._snapshots.latest()
         return [] if snapshot is None else families(snapshot, self._groups)
 
     def describe(self) -> Iterable[Family]:
-        """Return nothing: a registry would else collect, to know the names."""
+        """Return nothing: otherwise the registry would collect to learn the names."""
         return []
 
 
 def families(snapshot: Snapshot, groups: Mapping[str, str]) -> list[Family]:
-    """Return the metrics of a run as of one moment.
+    """Return the metrics of a snapshot.
 
     Args:
-        snapshot: the metrics, and how old they are.
+        snapshot: the metrics and their age.
         groups: the consumer group of each spout, by name.
     """
     return [*_families(series_of(snapshot, groups)), *_lag_of(partitions_of(snapshot, groups))]
@@ -65,14 +64,14 @@ def _families(series: Iterable[Series]) -> Iterator[Family]:
 
 def _family(metric: Metric) -> Family:
     labels = [*LABELS[metric.of], metric.name] if metric.unit == "text" else [*LABELS[metric.of]]
-    # The suffix _total is added by the library.
+    # The library adds the suffix _total.
     kind = CounterMetricFamily if metric.kind == "counter" else GaugeMetricFamily
     text = f"{metric.help} {metric.note}".strip().replace("`", "")
     return kind(metric.series, text, labels=labels)
 
 
 def _lag_of(rows: Sequence[tuple[dict[str, str], Mapping[str, Any]]]) -> list[Family]:
-    """Return the lag of groups as kafka_exporter names it, over partitions that have a commit and an end."""
+    """Return the lag of groups under kafka_exporter's name, for partitions with a commit and an end."""
     labels = ["consumergroup", "group", "topic", "partition"]
     family = GaugeMetricFamily(GROUP_LAG, "Offsets from a group's commit to the end of the partition.", labels=labels)
     for (group, topic, partition), lag in group_lags(rows).items():

@@ -1,9 +1,8 @@
-"""The series of a run, whoever reads them: each row of the one table, with its labels and values.
+"""The series of a run for all exporters: each metric of our table, with its labels and values.
 
 A component's series have the labels ``topology``, ``component`` and ``task``, with workers also ``worker``; a spout's
-have its ``group`` too. A partition's have ``topology``, ``component``, ``topic``, ``partition`` and ``group``, and no
-task: its line goes on when it changes hands. What is not known has no series, and nor has the lag of a partition
-without a commit.
+have its ``group`` too. A partition's have ``topology``, ``component``, ``topic``, ``partition`` and ``group``, but no
+``task``, so graphs survive rebalances. Unknown values have no series, nor has the lag of a partition without a commit.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from typing import Any
 from downspout.metrics import METRICS, PARTITION_METRICS, RUN_METRICS, Metric
 from downspout.run.run_snapshots import Snapshot
 
-Series = tuple[Metric, list[tuple[dict[str, str], Any]]]  # a row of the table; labels and value of each series
+Series = tuple[Metric, list[tuple[dict[str, str], Any]]]  # a metric; labels and value of each of its series
 LABELS: Mapping[str, Sequence[str]] = {
     "run": ("topology",),
     "component": ("topology", "component", "task", "worker", "group"),
@@ -24,18 +23,18 @@ LABELS: Mapping[str, Sequence[str]] = {
 NEEDS_COMMIT = (
     "lag",
     "lag_s",
-)  # Of a partition: without a commit they would count from where the spout happened to start
+)  # Without a commit, these would count from where the spout happened to start
 
 
 def series_of(snapshot: Snapshot, groups: Mapping[str, str]) -> Iterator[Series]:
-    """Return the metrics of a run as of one moment; ``groups``: the consumer group of each spout, by name."""
+    """Yield the metrics of a snapshot; ``groups``: the consumer group of each spout, by name."""
     yield from _of_run(snapshot)
     yield from _of_tasks(snapshot, groups)
     yield from of_partitions(partitions_of(snapshot, groups))
 
 
 def kind_of(text: str) -> str:
-    """Return what a text has in common with others of its kind, so that a label takes few values.
+    """Reduce a text to its kind, so that a label takes few values.
 
     >>> kind_of("failed 3 times, out for 12 s"), kind_of("KeyError: 'jane@example.org'")
     ('failed N times, out for N s', 'KeyError')
@@ -44,7 +43,7 @@ def kind_of(text: str) -> str:
 
 
 def _known(metric: Metric, labels: dict[str, str], value: Any) -> list[tuple[dict[str, str], Any]]:
-    """Return a series, where its value is known; a text is a label, of a series that is 1."""
+    """Return a series if its value is known; a text becomes a label of a series with the value 1."""
     if metric.unit == "text":
         return [({**labels, metric.name: kind_of(str(value))}, 1.0)] if value else []
     return [] if value is None else [(labels, float(value))]
@@ -71,7 +70,7 @@ def _of_tasks(snapshot: Snapshot, groups: Mapping[str, str]) -> Iterator[Series]
     for name, metric in METRICS.items():
         found = []
         for task in run.result.tasks:
-            # An empty label is the same as none.
+            # Prometheus treats an empty label as none.
             worker = "" if task.worker is None else str(task.worker)
             values = (run.name, task.component, str(task.task), worker, groups.get(task.component, ""))
             found += _known(metric, dict(zip(LABELS["component"], values, strict=True)), task.values.get(name))
@@ -79,7 +78,7 @@ def _of_tasks(snapshot: Snapshot, groups: Mapping[str, str]) -> Iterator[Series]
 
 
 def partitions_of(snapshot: Snapshot, groups: Mapping[str, str]) -> list[tuple[dict[str, str], Mapping[str, Any]]]:
-    """Return the labels of each partition of a run, and what is known of it."""
+    """Return the labels and the figures of each partition of a run."""
     run = snapshot.metrics
     return [
         (partition_labels(run.name, spout, *topic_and_number(place), groups.get(spout, "")), figures)
@@ -94,7 +93,7 @@ def partition_labels(*values: str) -> dict[str, str]:
 
 
 def of_partitions(rows: Sequence[tuple[dict[str, str], Mapping[str, Any]]]) -> Iterator[Series]:
-    """Return the metrics of partitions, each given by its labels and by what is known of it."""
+    """Yield the metrics of partitions, given by labels and figures."""
     for name, metric in PARTITION_METRICS.items():
         found = []
         for labels, figures in rows:
@@ -104,9 +103,9 @@ def of_partitions(rows: Sequence[tuple[dict[str, str], Mapping[str, Any]]]) -> I
 
 
 def group_lags(rows: Sequence[tuple[dict[str, str], Mapping[str, Any]]]) -> dict[tuple[str, str, str], float]:
-    """Return by group, topic and partition how far the end is from the commit, where both are known.
+    """Return the distance from the commit to the end by group, topic and partition, if both are known.
 
-    Two spouts of one group and topic have partitions of their own; what both report would be one series twice.
+    A dict, because a partition that two spouts report must be one series.
     """
     return {
         (labels["group"], labels["topic"], labels["partition"]): max(0, figures["end"] - figures["committed"])
@@ -116,7 +115,7 @@ def group_lags(rows: Sequence[tuple[dict[str, str], Mapping[str, Any]]]) -> dict
 
 
 def topic_and_number(place: str) -> tuple[str, str]:
-    """Return topic and number of a partition's name.
+    """Split a partition's name into topic and number.
 
     >>> topic_and_number("a[b][12]")
     ('a[b]', '12')

@@ -1,6 +1,6 @@
-"""HTTP beside a run: one server for ``/metrics``, ``/healthz``, ``/readyz`` and the page. All of it is only read.
+"""The HTTP server beside a run: ``/metrics``, ``/healthz``, ``/readyz`` and the page, all read-only.
 
-It answers in a thread of its own, and listens on loopback unless it is told otherwise.
+It runs in its own thread, and listens on loopback by default.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from downspout.system.loopback import is_loopback, may_ask_for
 
 REQUEST_S = 10.0  # How long a request may take to arrive
 CONNECTIONS_MAX = 64
-END_S = 5.0  # How long the thread may take to end
+END_S = 5.0  # Longest wait for the thread's end
 OBSERVED = ("/metrics", "/healthz", "/readyz")
 HEADERS = (
     (b"content-security-policy", b"default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; "
@@ -39,15 +39,15 @@ HEADERS = (
     (b"cross-origin-resource-policy", b"same-origin"),
     (b"cache-control", b"no-store"),
 )  # fmt: skip
-"""Sent with every answer: the page runs its own script and nothing else, whatever a record holds."""
+"""Sent with every response: the page runs only its own script, whatever a record contains."""
 log = logging.getLogger("downspout.export")
 
 
 class Server:
-    """Answers at one address from :meth:`start` to :meth:`close`.
+    """Serves one address from :meth:`start` to :meth:`close`.
 
     Args:
-        option: what named the port, for errors.
+        option: the option that set the port, for errors.
         beside: runs in the same thread.
 
     Raises:
@@ -78,11 +78,11 @@ class Server:
         logging.getLogger("uvicorn").setLevel(logging.ERROR)
 
     def start(self) -> None:
-        """Begin to answer."""
+        """Start to serve."""
         self._thread.start()
 
     def close(self) -> None:
-        """Answer no more."""
+        """Stop the server."""
         self._server.should_exit = True
         self._thread.join(END_S)
         self._listener.close()
@@ -98,23 +98,23 @@ class Server:
 
         try:
             asyncio.run(both())
-        except Exception:  # the run goes on without it
+        except Exception:  # the run continues without it
             log.exception("the server at %s has ended", self.url)
 
 
 class Guarded:
-    """Refuses requests under a foreign name, and adds HEADERS.
+    """Refuses requests for a foreign host name, and adds HEADERS.
 
-    A foreign page could read what we answer by DNS rebinding. Prometheus asks by the name of a service, which a process
-    in a container does not know: so metrics and health have any name where others reach the port anyway. A request
-    without a name is no browser's.
+    Otherwise a foreign page could read responses by DNS rebinding. Prometheus uses the name of a service, which a
+    process in a container does not know, so metrics and health accept any name if the port is not on loopback. A
+    request without a host is not from a browser.
     """
 
     def __init__(self, app: ASGIApp, host: str, url: str, *, is_private: bool) -> None:
         self._app, self._host, self._url, self._is_private = app, host, url, is_private
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer a request."""
+        """Respond to a request."""
         if scope["type"] != "http":
             return
         asked = next((value.decode("latin-1") for name, value in scope["headers"] if name == b"host"), None)
@@ -132,15 +132,15 @@ class Guarded:
 
 
 class Bounded(H11Protocol):
-    """A connection that is closed where there are too many, or where its request does not come to its end.
+    """A connection that is closed if too many are open, or if its request stays incomplete.
 
-    Whoever reaches the port would otherwise take the descriptors of the run, which then cannot open its own files.
+    Otherwise clients could exhaust the file descriptors of the run.
     """
 
     _unfinished: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Take a connection, or close it."""
+        """Accept a connection, or close it."""
         if len(self.connections) >= CONNECTIONS_MAX:
             self.transport = transport
             transport.abort()
@@ -149,7 +149,7 @@ class Bounded(H11Protocol):
         self._wait()
 
     def data_received(self, data: bytes) -> None:
-        """Read what has come."""
+        """Process received data."""
         super().data_received(data)
         if self.cycle is not None and not self.cycle.response_complete:
             self._stop_waiting()
@@ -162,7 +162,7 @@ class Bounded(H11Protocol):
         self._stop_waiting()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Forget it."""
+        """Cancel the timeout."""
         self._stop_waiting()
         super().connection_lost(exc)
 
@@ -176,7 +176,7 @@ class Bounded(H11Protocol):
 
 
 def listen(host: str, port: int, option: str) -> socket.socket:
-    """Return a socket that listens there; ``option`` is what named the port.
+    """Return a listening socket; ``option`` is the option that set the port, for errors.
 
     Raises:
         ConfigError: the port is taken, or the host is not an address of this machine.
@@ -202,7 +202,7 @@ def listen(host: str, port: int, option: str) -> socket.socket:
 
 
 def url_of(listener: socket.socket) -> str:
-    """Return the address, without a slash at its end."""
+    """Return the URL of a listener, without a trailing slash."""
     host, port = listener.getsockname()[:2]
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
@@ -212,9 +212,9 @@ def url_of(listener: socket.socket) -> str:
 
 @dataclass(frozen=True)
 class Exposure:
-    """What a run is given, so that it can be looked at."""
+    """The exporters of a run."""
 
-    snapshots: Snapshots  # a view of the run
+    snapshots: Snapshots
     health: Health
     url: str  # where it is served
 
@@ -246,7 +246,7 @@ def exposed(
 
 
 def metrics_route(snapshots: Snapshots, groups: Mapping[str, str]) -> Route:
-    """Return what answers a scrape of a run.
+    """Return the route for scrapes of a run.
 
     Raises:
         MissingExtraError: prometheus_client is not installed.
@@ -261,7 +261,7 @@ def metrics_route(snapshots: Snapshots, groups: Mapping[str, str]) -> Route:
     registry = CollectorRegistry()
     registry.register(RunCollector(snapshots, groups))
 
-    def scrape(request: Request) -> Response:  # it waits for the run, so it is no coroutine
+    def scrape(request: Request) -> Response:  # not a coroutine, because it waits for the run
         encode, kind = choose_encoder(request.headers.get("accept", ""))
         names = request.query_params.getlist("name[]")
         return Response(encode(registry.restricted_registry(names) if names else registry), media_type=kind)
@@ -270,7 +270,7 @@ def metrics_route(snapshots: Snapshots, groups: Mapping[str, str]) -> Route:
 
 
 def health_routes(health: Health) -> list[Route]:
-    """Return what answers Kubernetes."""
+    """Return the routes for Kubernetes probes."""
 
     def route(path: str, ask: Callable[[], Verdict]) -> Route:
         def answer(request: Request) -> Response:

@@ -1,11 +1,11 @@
-"""The table of settings, the layers that give them values, secrets, and folders.
+"""The table of settings, the layers of their values, secrets, and folders.
 
-A setting has a dotted key (``kafka.poll_timeout_ms``). Its value is the first that is given by: the command line
-(``--set KEY=VALUE``, or ``--set COMPONENT:KEY=VALUE`` for one component), the environment
+A setting has a dotted key (``kafka.poll_timeout_ms``). The layers of values, strongest first: the command line (``--set
+KEY=VALUE``, or ``--set COMPONENT:KEY=VALUE`` for one component), the environment
 (``DOWNSPOUT_KAFKA_POLL_TIMEOUT_MS``), the topology (the component's ``config``, then the topology's), the file
-(``downspout.toml``), the default. An unknown key below one of our prefixes is an error that names the nearest known
-one. Keys of Storm (``topology.max.spout.pending``) pass through untouched, as do the properties of the Kafka client, in
-its own spelling, below ``kafka.client.`` (``kafka.client.fetch_max_bytes``).
+(``downspout.toml``), the default. An unknown key with one of our prefixes is an error that names the nearest known key.
+Storm's keys (``topology.max.spout.pending``) pass through unchanged, as do properties of the Kafka client in its own
+spelling, such as ``kafka.client.fetch_max_bytes``.
 
 To change which settings exist: table.py
 To change which layer wins: layers.py

@@ -1,8 +1,7 @@
-"""Folders that Downspout keeps, and folders that a user names: an object store is none of them.
+"""Local folders: Downspout's own, and those that a user names.
 
-``Path("s3://bucket/out")`` is a relative path, of a folder ``s3:`` below the current one. So a URL is looked for before
-anything becomes a :class:`~pathlib.Path`: by each setting of the kind ``Path``, by each option and each function that
-takes a folder.
+``Path("s3://bucket/out")`` would be a relative path with a folder ``s3:``. So each setting of the kind ``Path``, each
+option and each function that takes a folder checks for a URL before it makes a :class:`~pathlib.Path`.
 """
 
 from __future__ import annotations
@@ -16,12 +15,12 @@ from typing import Any
 from downspout.errors import ConfigError
 
 _URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):/")
-"""One slash is enough: ``dbfs:/mnt/x`` is a URL, and a Path has made ``s3:/bucket`` of ``s3://bucket``."""
+"""One slash is enough: ``dbfs:/mnt/x`` is a URL, and a Path turns ``s3://bucket`` into ``s3:/bucket``."""
 _FILE = re.compile(r"file:(?://(?:localhost)?)?(/[^/].*|/)", re.IGNORECASE | re.DOTALL)
 
 
 def local_path(given: str | os.PathLike[str], what: str) -> str:
-    """Return a path on this machine as text; that of a URL ``file:///path``, and one below ``~``, too.
+    """Return a local path as text; also of a URL ``file:///path``, or below ``~``.
 
     >>> local_path("data/out", "x"), local_path("file:///data/out", "x"), local_path("a:b/c", "x")
     ('data/out', '/data/out', 'a:b/c')
@@ -47,19 +46,18 @@ machine: object stores and other file systems are not supported yet. Try: a loca
 
 
 def local_folder(given: str | os.PathLike[str], name: str = "directory") -> Path:
-    """Return a folder on this machine that was given to a function. Raises ConfigError: as :func:`local_path`."""
+    """Return a local folder that was passed to a function. Raises ConfigError: as :func:`local_path`."""
     return Path(local_path(given, f"{name} = {str(given)!r}"))
 
 
 def home() -> Path:
-    """Return the folder for state that belongs to a project: broker data, topology ids, logs (``.downspout``)."""
+    """Return the folder for a project's state: broker data, topology ids, logs (``.downspout``)."""
     return _given_by("DOWNSPOUT_HOME", ".downspout")
 
 
 def project() -> Path:
-    """Return the folder that relative directories in settings are relative to: the project's, or else the current."""
-    # A Storm worker runs components in a folder of its own, which is deleted with the topology. What starts a Storm of
-    # ours therefore hands the project's folder on, as ``DOWNSPOUT_PROJECT``.
+    """Return the base of relative directories in settings: the project's folder, or else the current one."""
+    # A Storm worker's own folder is deleted with the topology, so our Storm passes the project's folder on.
     return _given_by("DOWNSPOUT_PROJECT", "")
 
 
@@ -67,12 +65,12 @@ def of_project(given: str, setting: str, conf: Mapping[str, Any]) -> Path:
     """Return the path that a setting names; a relative one is in the project's folder.
 
     Raises:
-        ConfigError: it is relative, and on Storm nobody has said where the project is; or no path of this machine.
+        ConfigError: it is not a local path, or relative on a Storm that does not know the project's folder.
     """
     path = Path(local_path(given, f"{setting} = {given!r}"))
     if path.is_absolute():
         return path
-    # Storm's whole configuration reaches a component there; on the other engines this key is not in it.
+    # Only on Storm is this key in a component's configuration.
     if "storm.cluster.mode" in conf and not os.environ.get("DOWNSPOUT_PROJECT"):
         raise ConfigError(
             f"{setting} = {given!r} is relative, and a Storm worker's folder is deleted with the topology",
@@ -82,11 +80,11 @@ def of_project(given: str, setting: str, conf: Mapping[str, Any]) -> Path:
 
 
 FILE_URL = re.compile(r"(sqlite|parquet):///(?P<path>[^?]+)")
-"""URLs whose path is of this machine: with three slashes it is relative, with four absolute."""
+"""URLs of local paths: relative with three slashes, absolute with four."""
 
 
 def of_project_url(url: str, setting: str, conf: Mapping[str, Any]) -> str:
-    """Return a URL; where it names a file or folder of this machine, by its absolute path.
+    """Return a URL; a local path in it is made absolute.
 
     Raises:
         ConfigError: as :func:`of_project`.
@@ -107,13 +105,13 @@ def _given_by(name: str, default: str) -> Path:
 
 def worker_environment(folder: Path) -> dict[str, str]:
     """Return this process's environment for a Storm that is started for the project in ``folder``."""
-    # Variables that are known to Storm's own programs would lead it to another configuration, and are left out.
+    # Storm's own variables would select another configuration.
     kept = {name: value for name, value in os.environ.items() if not name.startswith("STORM_")}
     return {**kept, "DOWNSPOUT_HOME": str(home().absolute()), "DOWNSPOUT_PROJECT": str(folder.absolute())}
 
 
 def cache() -> Path:
-    """Return the folder for what can be fetched again: jars (``~/.cache/downspout``)."""
+    """Return the folder for jars, which can be fetched again (``~/.cache/downspout``)."""
     if os.environ.get("DOWNSPOUT_CACHE"):
         return _given_by("DOWNSPOUT_CACHE", "")
     return Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "downspout"

@@ -1,4 +1,4 @@
-"""The layers of settings (command line, environment, topology, file, table; the strongest wins), and Storm's names."""
+"""The layers of settings (command line, environment, topology, file, table), and the names of Storm's settings."""
 
 from __future__ import annotations
 
@@ -64,14 +64,14 @@ v2.metrics.tick.interval.seconds version worker.childopts worker.gc.childopts wo
 worker.max.heap.size.mb worker.metrics worker.nimbus.thrift.client.use.tls worker.shared.thread.pool.size
 worker.timeout.secs workers
 """
-"""What Storm 2.8's ``org.apache.storm.Config`` has below ``topology.``, and what streamparse adds."""
+"""The ``topology.`` keys of Storm 2.8's ``org.apache.storm.Config``, and those that streamparse adds."""
 KNOWN = frozenset(NAMES.split())
 
 
 def meant(key: str) -> str | None:
-    """Return the setting of Storm's that an unknown key is close to; None: it is known, or close to none.
+    """Return the Storm setting that an unknown key resembles; None: it is known, or resembles none.
 
-    A key is compared part by part, so one that lacks a part, or has the unit wrong, is close.
+    Keys are compared part by part, so one that lacks a part, or has a wrong unit, is similar.
 
     >>> [meant(f"topology.{name}") for name in ("debugg", "message.timeout.ms", "ackers", "debug", "region")]
     ['topology.debug', 'topology.message.timeout.secs', 'topology.acker.executors', None, None]
@@ -89,7 +89,7 @@ def meant(key: str) -> str | None:
 
 
 def _closeness(name: str, known: str) -> float:
-    """Return how well the parts of a name are found in a known one, 0 to 1; what is no mere slip counts half."""
+    """Return the similarity of the parts of a name to those of a known one, 0 to 1; a weak match counts half."""
     others = known.split(".")
     best = [max(_ratio(part, other) for other in others) for part in name.split(".")]
     return sum(ratio if ratio >= PART_CUTOFF else ratio / 2 for ratio in best) / len(best)
@@ -104,19 +104,19 @@ def _ratio(one: str, other: str) -> float:
 
 FILE_NAME = "downspout.toml"
 ENV_RESERVED = frozenset({"DOWNSPOUT_HOME", "DOWNSPOUT_CACHE", "DOWNSPOUT_OFFLINE", "DOWNSPOUT_PROJECT"})
-"""Environment variables of ours that are no settings: where state and cached jars live, "never download", and what
-relative directories are relative to."""
+"""Our environment variables that are not settings: folders for state, cached jars and the project, and "never
+download"."""
 TABLES = SCOPES | {CLIENT_PREFIX[:-1]}
-"""What is a table in the file."""
+"""Keys that are tables in the file."""
 CLIENT_TEXT = re.compile(
     r"(api_version|sasl_|ssl_(?!check_hostname)|security_protocol|client_id|client_rack|proxy_url)"
 )
 
 
 def client_value(key: str, value: Any) -> Any:
-    """Return what was given as text for a key that is not in the table: as JSON where it is, so that 30 is a number.
+    """Parse the text given for a key outside the table: JSON if it is valid JSON, so that 30 is a number.
 
-    What the client takes as text stays text: a password may look like a number.
+    Properties that the client takes as text stay text: a password may look like a number.
 
     >>> client_value("kafka.client.fetch_min_bytes", "30"), client_value("kafka.client.sasl_plain_password", "030e1")
     (30, '030e1')
@@ -131,7 +131,7 @@ def client_value(key: str, value: Any) -> Any:
 
 @dataclass(frozen=True)
 class Layer:
-    """One source of values: its name for messages, and what it gives."""
+    """One source of values; its name is for messages."""
 
     name: str
     values: Mapping[str, Any] = field(default_factory=dict)
@@ -139,14 +139,14 @@ class Layer:
 
 @dataclass(frozen=True)
 class Resolved:
-    """The values that hold for one component, and where each came from."""
+    """The effective values for one component, and the source of each."""
 
     values: Mapping[str, Any]
     sources: Mapping[str, str]
 
 
 def resolve(layers: Sequence[Layer]) -> Resolved:
-    """Return the first given value of each key, strongest layer first, and the table's defaults below all.
+    """Merge layers, strongest first, and the table's defaults.
 
     >>> found = resolve([Layer("command line", {"run.seed": "7"}), Layer("file", {"run.seed": 8, "run.member": 2})])
     >>> found.values["run.seed"], found.sources["run.seed"], found.values["run.member"]
@@ -159,7 +159,7 @@ def resolve(layers: Sequence[Layer]) -> Resolved:
             check_key(key, layer.name)
             check_number(key, value, layer.name)
             if value == "" and key in SETTINGS and SETTINGS[key].required:
-                value = None  # "not set", which is an error of the component that needs it
+                value = None  # not set, which the component reports
             if key not in values:
                 values[key] = SETTINGS[key].parse(value, layer.name) if key in SETTINGS else value
                 sources[key] = layer.name
@@ -171,7 +171,7 @@ def resolve(layers: Sequence[Layer]) -> Resolved:
 
 
 def from_environment(environ: Mapping[str, str]) -> Layer:
-    """Return the settings that the environment gives.
+    """Return the settings in the environment.
 
     >>> from_environment({"DOWNSPOUT_KAFKA_CLIENT_FETCH_MIN_BYTES": "4096", "HOME": "/"}).values
     {'kafka.client.fetch_min_bytes': 4096}
@@ -186,7 +186,7 @@ def from_environment(environ: Mapping[str, str]) -> Layer:
             values[by_env[name]] = value
         elif name.startswith(client):
             key = CLIENT_PREFIX + name.removeprefix(client).lower()
-            # Settings are shown, and travel: this one stays where it is.
+            # Settings are displayed and sent to other machines, so a secret stays a reference.
             values[key] = f"env:{name}" if is_secret(key, value) else client_value(key, value)
         else:
             cure = nearest(name, by_env, "`downspout settings` lists all", 0.5)
@@ -195,7 +195,7 @@ def from_environment(environ: Mapping[str, str]) -> Layer:
 
 
 def from_file(path: Path) -> Layer:
-    """Return the settings of a TOML file; tables nest (``[kafka]`` then ``group = "x"``). A missing file gives none."""
+    """Return the settings of a TOML file (``[kafka]``, then ``group = "x"``); none if it is missing."""
     if not path.exists():
         return Layer(str(path))
     try:
@@ -222,7 +222,7 @@ def _flatten(tree: Mapping[str, Any], prefix: str = "") -> Iterable[tuple[str, A
 
 
 def from_command_line(pairs: Sequence[str]) -> dict[str, Layer]:
-    """Return the ``--set`` options as layers by component; the key ``""`` is for all of them.
+    """Return the ``--set`` options as layers by component; the key ``""`` stands for all.
 
     >>> from_command_line(["kafka.group=g", "flights:kafka.start=LATEST"])["flights"].values
     {'kafka.start': 'LATEST'}
@@ -240,7 +240,7 @@ def from_command_line(pairs: Sequence[str]) -> dict[str, Layer]:
 
 
 def from_mapping(values: Mapping[str, Any], source: str) -> dict[str, Layer]:
-    """Return settings that a program gives as layers by component, as :func:`from_command_line` does.
+    """Return settings from a program as layers by component, like :func:`from_command_line`.
 
     >>> from_mapping({"kafka.group": "g", "flights:kafka.start": "LATEST"}, "config")["flights"].values
     {'kafka.start': 'LATEST'}

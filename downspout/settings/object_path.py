@@ -1,7 +1,7 @@
-"""Folders on object stores: how they are named, and what stands for one in the place of a local path.
+"""Folders on object stores: their URLs, and the path class for them.
 
-``s3://bucket/name`` (also R2, MinIO, Ceph), ``gs://bucket/name`` and ``az://container/name``. There is at least one
-name below the bucket.
+``s3://bucket/name`` (also R2, MinIO, Ceph), ``gs://bucket/name`` and ``az://container/name``. A bucket alone is not
+accepted.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ _CURES = {
     "azure": "az://container/name, with the account in AZURE_STORAGE_ACCOUNT_NAME",
     "hdfs": "a path where HDFS is mounted (its NFS gateway, or FUSE), or s3://… through an S3 gateway such as Ozone's",
 }
-"""What to write instead of the URLs of others."""
+"""Replacements for other schemes of URLs."""
 
 
 class ObjectPath(PosixPath):
-    """A place in an object store: a path as far as names go, and never one of this machine.
+    """A path in an object store.
 
-    It can be given to all that joins, splits and compares paths. What would look at the local disk raises a
-    ConfigError, so that no folder ``s3:`` is ever made, read or listed below the current one.
+    It can be joined, split and compared like any path. Operations on the local disk raise a ConfigError, so that no
+    local folder ``s3:`` is ever created, read or listed.
 
     >>> place = ObjectPath("s3://bucket/out") / "month=7" / "a.parquet"
     >>> str(place), place.bucket, place.key, place.parent.name
@@ -47,17 +47,17 @@ Try: a local path, or one where it is mounted; docs/how-to/write-to-s3.md says w
 
     @property
     def scheme(self) -> str:
-        """Which kind of store it is on: one of :data:`SCHEMES`."""
+        """The scheme of its URL, one of :data:`SCHEMES`."""
         return self.parts[0].removesuffix(":")
 
     @property
     def bucket(self) -> str:
-        """Its bucket; of Azure, its container."""
+        """Its bucket, or Azure's container."""
         return self.parts[1]
 
     @property
     def key(self) -> str:
-        """Its name in the bucket."""
+        """Its key in the bucket."""
         return "/".join(self.parts[2:])
 
     def __str__(self) -> str:
@@ -65,19 +65,19 @@ Try: a local path, or one where it is mounted; docs/how-to/write-to-s3.md says w
         return text.replace(":/", "://", 1) if _LOOKS_SO.match(text) else text
 
     def is_absolute(self) -> bool:
-        """Return that it does not depend on the current folder."""
+        """Return True."""
         return True
 
     def is_symlink(self) -> bool:
-        """Return that there are no links there."""
+        """Return False: object stores have no links."""
         return False
 
     def absolute(self) -> ObjectPath:
-        """Return it as it is."""
+        """Return this path."""
         return self
 
     def resolve(self, strict: bool = False) -> ObjectPath:
-        """Return it as it is."""
+        """Return this path."""
         return self
 
     def __fspath__(self) -> str:
@@ -90,15 +90,15 @@ Try: a local path, or one where it is mounted; docs/how-to/write-to-s3.md says w
             "object stores",
         )
 
-    # pathlib of Python 3.11 goes to the disk with the text of a path, and does not ask for ``__fspath__``.
+    # pathlib of Python 3.11 passes a path's text to the system, without ``__fspath__``.
     stat = open = mkdir = rmdir = unlink = rename = replace = iterdir = glob = rglob = touch = chmod = _refuse
 
 
 def place_path(given: str | os.PathLike[str], what: str) -> str:
-    """Return a path on this machine, or the URL of a folder on an object store, as text in its one form.
+    """Return a local path, or the normalised URL of a folder on an object store, as text.
 
     Raises:
-        ConfigError: it is neither; the message says what to write instead.
+        ConfigError: it is neither; the message suggests a replacement.
 
     >>> place_path("s3:/bucket/out/", "x"), place_path("file:///data/out", "x"), place_path("out", "x")
     ('s3://bucket/out', '/data/out', 'out')
@@ -111,7 +111,7 @@ supported. Try: a path where HDFS is mounted (its NFS gateway, or FUSE), or s3:/
     if isinstance(given, ObjectPath):
         return str(given)
     text = os.fspath(given)
-    if _LOOKS_SO.match(url := text.strip()):  # a blank before it would make a local path of it
+    if _LOOKS_SO.match(url := text.strip()):  # with a leading blank, it would be a local path
         return _object_url(url, what)
     scheme = text.partition(":/")[0].lower() if ":/" in text else ""
     if scheme in _CURES:
@@ -132,7 +132,7 @@ def _object_url(text: str, what: str) -> str:
 
 
 def place(given: str | os.PathLike[str], name: str = "directory") -> Path:
-    """Return a folder that was given to a function: on this machine, or an :class:`ObjectPath`.
+    """Return a folder that was passed to a function, as a local path or an :class:`ObjectPath`.
 
     Raises:
         ConfigError: as :func:`place_path`.
@@ -142,7 +142,7 @@ def place(given: str | os.PathLike[str], name: str = "directory") -> Path:
 
 
 def is_object_url(text: str) -> bool:
-    """Return whether a text is the URL of a place on an object store.
+    """Return whether a text is a URL on an object store.
 
     >>> is_object_url("s3://bucket/out"), is_object_url("/data/out")
     (True, False)

@@ -1,4 +1,4 @@
-"""Secrets among settings: which they are, how they are shown, and where the values of references are."""
+"""Secrets in settings: how they are recognised, hidden and resolved."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SECRET = re.compile(
 REFERENCE = re.compile(r"(env|file):.")
 HIDDEN = "…"
 REFERENCES_ONLY = tuple(key for key in SETTINGS if key.endswith("password"))
-"""Settings of ours that take a reference to a secret, never the secret itself."""
+"""Our settings that accept only references to secrets."""
 PASSWORD_IN_URL = re.compile(
     r"://[^/?#@:]*:(?!\d{1,5}/)(?:(?!\?\w+=)[^@])*@"
     r"|[?&;][\w.-]*(passw(or)?d|pwd|secret|token|credential|signature|(api|access|account|auth|private)[._-]?key)[\w.-]*="
@@ -27,9 +27,9 @@ PASSWORD_IN_URL = re.compile(
     r"|://(?=[^/?#@:]*\d)(?=[^/?#@:]*[A-Za-z])[\w.~%+=-]{20,}@",
     re.IGNORECASE,
 )
-"""A password or its like in a URL, and a user's name that is a token: long, of letters and digits. Also one whose
-``/``, ``?`` or ``#`` is not escaped, and which a parser of URLs takes for something else therefore; but not
-``host:port/path``, nor an ``@`` in an option."""
+"""A password or similar in a URL, or a user name that is a token (long, with letters and digits). Matches passwords
+with unescaped ``/``, ``?`` or ``#``, which URL parsers miss, but neither ``host:port/path`` nor an ``@`` in an option.
+"""
 
 
 STORAGE_OPTIONS = "parquet.storage_options"
@@ -38,11 +38,11 @@ OPEN_OPTION = re.compile(
     r"(?!(env|file):.)",
     re.IGNORECASE,
 )
-"""An option of an object store that is a secret and no reference to one."""
+"""An option of an object store that is a secret in plain text."""
 
 
 def is_open_option(option: str) -> bool:
-    """Return whether an option of an object store has a secret in the open: by its name, or in a URL.
+    """Return whether an option of an object store is a secret in plain text, by its name or in a URL.
 
     >>> is_open_option("secret_access_key=hush"), is_open_option("endpoint=http://me:hush@minio:9000")
     (True, True)
@@ -51,7 +51,7 @@ def is_open_option(option: str) -> bool:
 
 
 def _hides_option(option: str) -> bool:
-    """Return whether an option must not be seen: a secret in the open, or no option at all, which may be half a secret.
+    """Return whether to hide an option: a secret in plain text, or a malformed option, which may be part of one.
 
     >>> _hides_option("region=us-east-1"), _hides_option("hush"), _hides_option("=hush")
     (False, True, True)
@@ -60,7 +60,7 @@ def _hides_option(option: str) -> bool:
 
 
 def is_secret(key: str, value: Any) -> bool:
-    """Return whether this value of a setting must not be seen; a reference to a secret may.
+    """Return whether to hide the value of a setting; references to secrets are shown.
 
     >>> is_secret("kafka.client.sasl_plain_password", "hush"), is_secret("kafka.client.ssl_password", "env:P")
     (True, False)
@@ -88,7 +88,7 @@ def is_secret(key: str, value: Any) -> bool:
 
 
 def shown(key: str, value: Any) -> Any:
-    """Return the value of a setting as anybody may see it.
+    """Return the value of a setting for display.
 
     >>> shown("kafka.client.sasl_plain_password", "hush"), shown("kafka.group", "g")
     ('…', 'g')
@@ -97,7 +97,7 @@ def shown(key: str, value: Any) -> Any:
 
 
 def resolve_client(properties: Mapping[str, Any]) -> dict[str, Any]:
-    """Return properties of the client, by their bare names, with secrets in place of the references to them.
+    """Return the client's properties with resolved secrets, by their names without a prefix.
 
     Raises:
         ConfigError: as :func:`with_secrets`.
@@ -107,11 +107,11 @@ def resolve_client(properties: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def with_secrets(conf: Mapping[str, Any], environ: Mapping[str, str] | None = None) -> dict[str, Any]:
-    """Return a configuration in which references to secrets are replaced by the secrets.
+    """Resolve the references to secrets in a configuration.
 
-    A configuration is shown in many places (Storm's UI and logs, `downspout check`), and travels with the topology. So
-    a property of the Kafka client may be ``env:NAME`` or ``file:PATH``, which is looked up where the component runs.
-    The password of a database must be.
+    A configuration is visible in many places (Storm's UI and logs, `downspout check`), and is sent with the topology.
+    So properties of the Kafka client may be, and passwords of databases must be, ``env:NAME`` or ``file:PATH``, which
+    is resolved where the component runs.
 
     >>> with_secrets({"kafka.client.sasl_plain_password": "env:P", "kafka.group": "env:x"}, {"P": "secret"})
     {'kafka.client.sasl_plain_password': 'secret', 'kafka.group': 'env:x'}

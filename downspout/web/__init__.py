@@ -1,10 +1,10 @@
 """``--ui``: the web page of a run in progress, and the page's JSON API.
 
-The run's own thread does one thing more: once a second, when it is asked, it takes the metrics that the live view takes
-(:mod:`downspout.run.run_snapshots`). A second thread does the rest (:mod:`downspout.web.page`): it remembers them
-(:mod:`downspout.web.history`), makes JSON of them (:mod:`downspout.web.state`), and answers. It can change nothing.
+Once a second, a second thread (:mod:`downspout.web.page`) requests the metrics of the live view from the run's own
+thread (:mod:`downspout.run.run_snapshots`), stores them (:mod:`downspout.web.history`), converts them to JSON
+(:mod:`downspout.web.state`), and answers requests. It is read-only.
 
-To change what the page's JSON holds: state.py
+To change the page's JSON: state.py
 To change how rates of a window are computed: history.py
 """
 

@@ -1,4 +1,4 @@
-"""The time line of a run: rebalances, restarts, retries, timeouts and the like, from what changed between two looks."""
+"""The timeline of a run: rebalances, restarts, retries, timeouts and the like, from changes between two snapshots."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from downspout.formatting import counted
 from downspout.run.run_snapshots import RunMetrics
 
 EVENTS_MAX = 200
-TOGETHER_S = 30.0  # Events of one kind and component within so long are one, whose count grows
+TOGETHER_S = 30.0  # Events of one kind and component within this time are counted as one
 PLACES_SHOWN = 4
 COUNTERS = {
     "unclean": ("unclean start", "the last owner of a partition did not shut down cleanly"),
@@ -24,12 +24,12 @@ COUNTERS = {
     "transactions_aborted": ("transaction aborted", "their records come again"),
     "transactions_fenced": ("transaction fenced", "another producer had their id, or they took too long"),
 }
-"""By counter of a report: the kind of event, and what has happened."""
+"""By counter of a report: the kind and the text of its event."""
 
 
 @dataclass
 class Event:
-    """Something that happened, once or several times."""
+    """An event that happened once or several times."""
 
     kind: str
     component: str  # or worker
@@ -39,7 +39,7 @@ class Event:
     count: float = 1
 
     def as_dict(self) -> dict[str, Any]:
-        """Return it as the API has it."""
+        """Return it as JSON values."""
         return {
             "kind": self.kind,
             "component": self.component,
@@ -51,7 +51,7 @@ class Event:
 
 
 class Events:
-    """Compares each look at a run with the one before."""
+    """Finds events by comparing each snapshot with the previous one."""
 
     def __init__(self) -> None:
         self._found: deque[Event] = deque(maxlen=EVENTS_MAX)
@@ -61,11 +61,11 @@ class Events:
         self._deaths: dict[int, tuple[int, int | None]] = {}
 
     def newest_first(self) -> list[dict[str, Any]]:
-        """Return the events of the run, as the API has them."""
+        """Return the events of the run as JSON values, newest first."""
         return [event.as_dict() for event in sorted(self._found, key=lambda event: -event.last_s)]
 
     def look(self, wall_s: float, metrics: RunMetrics) -> None:
-        """Take a run's metrics."""
+        """Add a run's metrics."""
         result = metrics.result
         for name, report in result.reports.items():
             for counter, (kind, text) in COUNTERS.items():
@@ -101,7 +101,7 @@ class Events:
         moved = [place for place, owner in owned.items() if (before or {}).get(place) not in ("", None, owner)]
         words = [("got", gained), ("lost", lost), ("moved", moved)]
         text = "; ".join(f"{word} {_places(places)}" for word, places in words if places)
-        if not text:  # its owner has become known
+        if not text:  # only an owner has become known
             return
         kind = "rebalance" if spout in self._assigned else "assignment"
         self._assigned.add(spout)
@@ -116,7 +116,7 @@ class Events:
 
 
 def _places(places: list[str]) -> str:
-    """Name some partitions, and count the others.
+    """Name some partitions and count the others.
 
     >>> _places(["a[0]"]), _places([f"a[{number}]" for number in range(9)])
     ('a[0]', 'a[0], a[1], a[2], a[3] and 5 more partitions')

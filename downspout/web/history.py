@@ -1,9 +1,9 @@
-"""What a run did in the last minute, in the last ten, and in all: differences of counters.
+"""Figures of a run for the last minute, the last ten minutes, and in total, as differences of counters.
 
-Every second there is a *sample*: the counters of all components as of then. What happened in a window is the difference
-between now and the sample at its begin, so nothing is counted twice and nothing has to be measured anew. The latencies
-are counters too, one for each bucket of a histogram. Samples are kept by the second for a minute, and every ten seconds
-for ten; the curves of the page (:class:`Point`) for an hour.
+Every second, a *sample* stores the counters of all components. A window's figures are the differences between the
+latest sample and the one at the window's start. Latencies are counters too, one for each bucket of a histogram. Samples
+are kept for each second of the last minute, and for every tenth second of the last ten minutes; the points of the
+page's graphs (:class:`Point`) for an hour.
 """
 
 from __future__ import annotations
@@ -24,23 +24,23 @@ FINE_S = 62.0
 COARSE_STEP_S = 10.0
 COARSE_S = 620.0
 POINTS_MAX = 3_600
-POINT_S = 20.0  # A point of the curves is the mean of so long: sinks flush every few seconds, and ack in bursts
+POINT_S = 20.0  # A point of a graph is a mean over this time: sinks flush every few seconds, and ack in bursts
 COUNTED = tuple(field.name for field in fields(Counts) if field.name != "tasks")
 COUNTERS = frozenset(metric.name for metric in METRICS.values() if metric.kind == "counter") - {*COUNTED}
-RUN = ""  # The component under which the counters of the run as a whole are kept
+RUN = ""  # The component name for counters of the whole run
 
 Key = tuple[str, str]  # a component and the name of a counter
 
 
 @dataclass(frozen=True)
 class Sample:
-    """All counters as of one moment."""
+    """All counters at one moment."""
 
     at_s: float  # seconds since the start of the run
     counters: Mapping[Key, float]
     latencies: Mapping[int, float]  # trees by bucket
-    inside: Mapping[str, int]  # by component, tuples that it has taken and not acked
-    ends: Mapping[str, int]  # by partition, the end of its log
+    inside: Mapping[str, int]  # by component, tuples received and not acked
+    ends: Mapping[str, int]  # log ends by partition
 
 
 NOTHING = Sample(0.0, {}, {}, {}, {})
@@ -48,7 +48,7 @@ NOTHING = Sample(0.0, {}, {}, {}, {})
 
 @dataclass(frozen=True)
 class Point:
-    """One point of the page's curves."""
+    """One point of the page's graphs."""
 
     wall_s: float
     done_per_s: float
@@ -60,24 +60,24 @@ class Point:
 
 
 class RateWindow:
-    """What happened between two samples."""
+    """The figures between two samples."""
 
     def __init__(self, begin: Sample, end: Sample, inside: Mapping[str, float]) -> None:
         self._begin, self._end = begin, end
         self.span_s = end.at_s - begin.at_s
-        self.inside = inside  # by component, the mean number of tuples that it had taken and not acked
+        self.inside = inside  # by component, the mean number of tuples received and not acked
 
     def grown(self, component: str, name: str) -> float:
-        """Return how much a counter grew."""
+        """Return the increase of a counter."""
         key = (component, name)
         return max(0.0, self._end.counters.get(key, 0.0) - self._begin.counters.get(key, 0.0))
 
     def per_s(self, component: str, name: str) -> float:
-        """Return how much it grew per second."""
+        """Return the increase per second."""
         return self.grown(component, name) / self.span_s if self.span_s > 0 else 0.0
 
     def latency_ms(self, *quantiles: float) -> list[float | None]:
-        """Return quantiles of the complete latency, right to 1 %; None where no tree was completed."""
+        """Return quantiles of the complete latency, exact to 1 %; None if no tree was completed."""
         before = self._begin.latencies
         grown = {
             bucket: more
@@ -88,10 +88,7 @@ class RateWindow:
 
 
 class History:
-    """The samples of a run, its points, and its events.
-
-    ``point_s`` is what a point is the mean of.
-    """
+    """The samples of a run, its points (means over ``point_s``), and its events."""
 
     def __init__(self, point_s: float = POINT_S) -> None:
         self._point_s = point_s
@@ -104,7 +101,7 @@ class History:
         self.wall_s = 0.0
 
     def add(self, wall_s: float, metrics: RunMetrics) -> None:
-        """Take a run's metrics. O(counters + partitions)."""
+        """Add a run's metrics. O(counters + partitions)."""
         sample = sample_of(metrics)
         self._fine.append(sample)
         if not self._coarse or sample.at_s - self._coarse[-1].at_s >= COARSE_STEP_S:
@@ -116,7 +113,7 @@ class History:
         self.points.append(self._point(wall_s, metrics))
 
     def window(self, seconds: float | None) -> RateWindow:
-        """Return what happened in the last seconds; in a younger run, or for None, since its start."""
+        """Return the figures for the last ``seconds``; in a younger run, or for None, since its start."""
         if not self._fine:
             return RateWindow(NOTHING, NOTHING, {})
         end = self._fine[-1]
@@ -132,12 +129,12 @@ class History:
 
     @property
     def known_s(self) -> float:
-        """How far the samples reach back."""
+        """The time that the samples cover."""
         samples = list(self.samples())
         return samples[-1].at_s - samples[0].at_s if samples else 0.0
 
     def behind_s(self, place: str, committed: int | None) -> float | None:
-        """Return for how long the log of a partition has gone beyond what is committed; None: longer than we know."""
+        """Return how long the partition's log has extended beyond the commit; None: longer than the samples."""
         if not self._fine or committed is None:
             return None
         now = self._fine[-1]
@@ -147,7 +144,7 @@ class History:
         return now.at_s - max(reached) if reached else None
 
     def samples(self) -> Iterator[Sample]:
-        """Yield what is kept, the oldest first: the fine samples, and before them the coarse ones."""
+        """Yield the samples, oldest first: coarse ones, then fine ones."""
         first = self._fine[0].at_s if self._fine else 0.0
         yield from (one for one in self._coarse if one.at_s < first)
         yield from self._fine
@@ -159,7 +156,7 @@ class History:
 
 
 def _drop(samples: deque[Sample], before_s: float) -> None:
-    """Drop the samples before a moment, except the last of them: a window may begin there."""
+    """Drop the samples before a moment, except the last of them, at which a window may begin."""
     while len(samples) > 1 and samples[1].at_s <= before_s:
         samples.popleft()
 
@@ -181,6 +178,6 @@ def sample_of(metrics: RunMetrics) -> Sample:
         place: end
         for partitions in result.partitions.values()
         for place, figures in partitions.items()
-        if (end := figures.get("end")) is not None  # a spout of the user's may report what it likes
+        if (end := figures.get("end")) is not None  # a user's spout may report other figures
     }
     return Sample(result.duration_s, counters, metrics.latencies, inside, ends)

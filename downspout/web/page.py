@@ -1,8 +1,8 @@
-"""The page's side: it takes snapshots, remembers them, and answers GET requests, in one thread.
+"""The page's server: it takes snapshots, stores them, and answers GET requests, in one thread.
 
-It asks a run in this process for its metrics once a second (:mod:`downspout.run.run_snapshots`), and reads nothing
-else of it. While one call keeps the loop there is no answer; then the watchdog says which. A query on Spark is
-asked in the same way, by what implements :class:`MetricsSource`.
+Once a second it requests the metrics of a run in this process (:mod:`downspout.run.run_snapshots`), its only access to
+the run. While one call blocks the loop, no metrics arrive, and the watchdog names the call. A query on Spark provides
+its metrics as another :class:`MetricsSource`.
 """
 
 from __future__ import annotations
@@ -35,19 +35,19 @@ from downspout.web.history import History
 from downspout.web.processes import Processes
 from downspout.web.state import LIMIT_MAX, SORTS, WORST_MAX, State
 
-EVERY_S = 1.0  # How often the run is asked for its metrics
-ANSWER_S = 1.0  # How long it may take to answer
-HOST, PORT = "127.0.0.1", 8650  # Where the page is if ``--ui`` does not say
+EVERY_S = 1.0  # Interval of snapshots
+ANSWER_S = 1.0  # Longest wait for a snapshot
+HOST, PORT = "127.0.0.1", 8650  # Defaults of ``--ui``
 STATIC = Path(__file__).parent / "static"
 PageType = TypeVar("PageType", bound="Page")
 log = logging.getLogger("downspout.web")
 
 
 class MetricsSource(Protocol):
-    """What a page asks for metrics."""
+    """Provides a page with metrics."""
 
     def latest(self, wait_s: float) -> Snapshot | None:
-        """Return the latest metrics; None where there are none yet. Not called by two threads at once."""
+        """Return the latest metrics; None before the first. Called by one thread at a time."""
 
     def close(self) -> None:
         """End a wait."""
@@ -66,15 +66,15 @@ class Page:
         self.url = f"{self._server.url}/"
 
     def start(self) -> None:
-        """Begin to answer."""
+        """Start to serve."""
         self._server.start()
 
     def stuck(self) -> str:
-        """Return what keeps the metrics from being renewed, if anything does."""
+        """Return why the metrics are not updated, or nothing."""
         return ""
 
     def close(self) -> None:
-        """Answer no more."""
+        """Stop the server."""
         self._asked.close()
         self._server.close()
 
@@ -89,7 +89,7 @@ class Page:
                     log.exception("a snapshot was left out of the page")
             await asyncio.sleep(max(0.0, begun + self._every_s - time.monotonic()))
 
-    # --- the answers ---
+    # --- the API ---
 
     def _routes(self) -> list[Route]:
         return [
@@ -112,7 +112,7 @@ class Page:
 
 
 class RunPage(Page):
-    """Serves the page of a run in this process, its metrics and its health; the view must ask its ``snapshots``."""
+    """Serves the page, metrics and health of a run in this process; the run's view must fill ``snapshots``."""
 
     def __init__(self, graph: Graph, settings: Settings, address: str) -> None:
         self.snapshots = Snapshots()
@@ -125,19 +125,19 @@ class RunPage(Page):
         super().__init__(state, self.snapshots, address, more=routes)
 
     def watch(self, watchdog: Watchdog) -> None:
-        """Learn from what watches the loop, where this process runs the topology itself."""
+        """Use this watchdog, if this process runs the topology itself."""
         self._watchdog = watchdog
         self._health.watch(watchdog)
 
     def stuck(self) -> str:
-        """Return which call keeps the loop, or what is away that a component waits for."""
+        """Return the call that blocks the loop, or the outages that components wait for."""
         if away := OUTAGES.current():
             return "; ".join(map(str, away))
         return self._watchdog.hang(time.monotonic()) if self._watchdog is not None else ""
 
 
 def parse_address(text: str) -> tuple[str, int]:
-    """Return host and port of ``--ui [HOST:]PORT``.
+    """Parse ``--ui [HOST:]PORT``.
 
     Raises:
         ConfigError: it is neither a port nor a host with one.
@@ -179,7 +179,7 @@ def _json(answer: Callable[[Request], dict[str, Any]]) -> Callable[[Request], Aw
 
 
 def _dumped(content: dict[str, Any]) -> bytes:
-    """Return an answer as JSON. What a run has met may be no UTF-8: half of a character in an error's text."""
+    """Return an answer as JSON. An error's text may contain a lone surrogate, which is not valid UTF-8."""
     try:
         return orjson.dumps(content, default=str)
     except TypeError:
@@ -187,7 +187,7 @@ def _dumped(content: dict[str, Any]) -> bytes:
 
 
 def _writable(value: Any) -> Any:
-    """Return a value as JSON can hold it: text with escapes for what is no character, keys as text, large numbers too.
+    """Convert a value for JSON: lone surrogates are escaped, keys and large numbers become text.
 
     >>> _writable({"error": "half \\ud800", 7: [2**70]})
     {'error': 'half \\\\ud800', '7': ['1180591620717411303424']}
@@ -212,9 +212,9 @@ def serving(page: PageType) -> Iterator[PageType]:
 
 
 def served(graph: Graph, settings: Settings, address: str) -> contextlib.AbstractContextManager[RunPage]:
-    """Serve the page of a run while the context lasts; the run's view must ask its ``snapshots``.
+    """Serve the page of a run while the context lasts; the run's view must fill its ``snapshots``.
 
     Raises:
-        ConfigError: the address makes no sense, or its port is taken.
+        ConfigError: the address is invalid, or its port is taken.
     """
     return serving(RunPage(graph, settings, address))

@@ -1,4 +1,4 @@
-"""CPU and memory of processes, as the system counts them."""
+"""CPU and memory of processes."""
 
 from __future__ import annotations
 
@@ -6,18 +6,18 @@ import time
 
 import psutil
 
-EVERY_S = 1.0  # CPU is a mean over so long at least
+EVERY_S = 1.0  # Shortest time over which CPU is averaged
 
 
 class Processes:
-    """Looks at processes by their ids."""
+    """Measures processes by their ids."""
 
     def __init__(self) -> None:
         self._known: dict[int, psutil.Process] = {}
         self._looked: dict[int, tuple[float, dict[str, float | None]]] = {}
 
     def use_of(self, pid: int | None) -> dict[str, float | None]:
-        """Return a process's share of one core in percent since the last look, and its memory in bytes."""
+        """Return a process's CPU in percent of one core since the last call, and its memory in bytes."""
         unknown: dict[str, float | None] = {"cpu_percent": None, "memory_bytes": None}
         if pid is None:
             return unknown
@@ -27,7 +27,7 @@ class Processes:
             return before[1]
         try:
             process = self._known.setdefault(pid, psutil.Process(pid))
-            # The first look has nothing to compare with.
+            # The first call has nothing to compare with.
             cpu = process.cpu_percent(interval=None)
             found = {"cpu_percent": None if before is None else cpu, "memory_bytes": process.memory_info().rss}
         except psutil.Error:  # it has ended

@@ -1,6 +1,6 @@
-"""The page of a run on Spark: what the driver has added up over its batches, and the offsets of Spark's own reports.
+"""The page of a run on Spark: the driver's sums over its batches, and the offsets from Spark's progress reports.
 
-Everything happens batch by batch, so counters move when a batch is committed, and rates are of whole batches.
+Counters change when a batch is committed, and rates are those of whole batches.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from downspout.web.state import State
 if TYPE_CHECKING:
     from downspout.spark.topology.query import QuerySnapshot, QuerySnapshots
 
-POINT_S = 60.0  # A batch may take as long
+POINT_S = 60.0  # A batch may take that long
 UNKNOWN = ("position", "done", "in_flight", "failed", "blocks", "owner")
 NOTES = {
     "batches": "A batch is one transaction: its time is from its first tuple to its entry in the sinks' logs.",
@@ -35,13 +35,13 @@ NOTES = {
 
 @dataclass(frozen=True)
 class SparkMetrics(RunMetrics):
-    """A run on Spark as of one moment."""
+    """The metrics of a run on Spark."""
 
     look: QuerySnapshot | None = None
 
 
 def metrics_of(name: str, look: QuerySnapshot) -> SparkMetrics:
-    """Return a look at a query as a run's metrics."""
+    """Convert a query's snapshot to a run's metrics."""
     nothing = dict.fromkeys(UNKNOWN)
     partitions = {
         spout: {place: {**nothing, **figures, "why": "", "cure": ""} for place, figures in places.items()}
@@ -57,7 +57,7 @@ def metrics_of(name: str, look: QuerySnapshot) -> SparkMetrics:
 
 
 class SparkState(State):
-    """Answers from what the driver of a query has seen."""
+    """Answers from the snapshots of a query."""
 
     engine = "spark"
     notes = NOTES
@@ -66,7 +66,7 @@ class SparkState(State):
         super().__init__(graph, settings, History(POINT_S), Processes(), os.getpid())
 
     def run(self, now_s: float, stuck: str = "") -> dict[str, Any]:
-        """Return the figures with those of the last batches."""
+        """Return the figures, including those of the last batches."""
         found, metrics = super().run(now_s, stuck), self.past.latest
         if not isinstance(metrics, SparkMetrics) or metrics.look is None:
             return found
@@ -95,14 +95,14 @@ class SparkState(State):
 
 
 class Looking:
-    """Looks at a query when the page wants to know, once there is one."""
+    """Takes snapshots of a query, once it exists."""
 
     def __init__(self, name: str) -> None:
         self._name = name
         self.looks: QuerySnapshots | None = None
 
     def latest(self, wait_s: float) -> Snapshot | None:
-        """Look; None before the query has begun."""
+        """Take a snapshot; None before the query has started."""
         look = self.looks.latest() if self.looks is not None else None
         return None if look is None else Snapshot(metrics_of(self._name, look), 0.0)
 
@@ -118,5 +118,5 @@ class SparkPage(Page):
         super().__init__(SparkState(graph, settings), self._looking, address)
 
     def watch(self, looks: QuerySnapshots) -> None:
-        """Learn from this query."""
+        """Use the snapshots of this query."""
         self._looking.looks = looks

@@ -1,6 +1,6 @@
-"""What the API answers: a run's history as plain data. ``docs/reference/ui-api.md`` explains each name.
+"""The API's answers: a run's history as plain data. ``docs/reference/ui-api.md`` explains each name.
 
-All that a run has met, such as an error's text, is a value here and stays one: the page never takes it for markup.
+Texts from a run, such as those of errors, are plain values: the page never treats them as markup.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from downspout.spout.observe import total_of, totals_by_topic
 from downspout.web.history import COUNTED, RUN, WINDOWS, History, Point, RateWindow
 from downspout.web.processes import Processes
 
-WORST_MAX = 50  # Partitions that an answer holds unless more are asked for
+WORST_MAX = 50  # Default number of partitions in an answer
 LIMIT_MAX = 5_000
 TEXT_MAX = 4_000  # Characters of an error's text
 SORTS = (
@@ -38,7 +38,7 @@ TRANSACTIONS = ("transactions_committed", "transactions_aborted", "transactions_
 class State:
     """Answers from a run's history.
 
-    Subclasses do so for other engines: they have fewer windows, and ``notes``, by panel, on what it shows or lacks.
+    Subclasses serve other engines, with other windows, and ``notes`` that explain panels.
     """
 
     engine = "local"
@@ -57,11 +57,11 @@ class State:
         self.past, self._processes, self._pid = history, processes, pid
         spouts = [spout.name for spout in graph.spouts if "kafka" in scopes_of(spout.cls)]
         kafka = [settings.components[name].values for name in spouts] if settings else []
-        # A chunk is one tuple and many records, so tuples that are out say nothing of the time of a record.
+        # A chunk is one tuple with many records, so tuples in flight do not give the latency of a record.
         self._has_chunks = any(values.get("kafka.emit") == "chunk" for values in kafka)
         self._bootstraps = [str(values.get("kafka.bootstrap") or "") for values in kafka]
 
-    # --- what does not change ---
+    # --- constant parts ---
 
     def topology(self) -> dict[str, Any]:
         """Return the graph."""
@@ -71,7 +71,7 @@ class State:
         return {**about, "components": components, "edges": edges}
 
     def settings(self) -> dict[str, Any]:
-        """Return all settings that a component reads, and where each came from; a secret's value is not among them."""
+        """Return all settings of the components with their sources; secrets are hidden."""
         if self._settings is None:
             return {"settings": []}
         rows = [setting("", *row) for row in values_of(self._settings.run, ("run",), everything=True)]
@@ -80,10 +80,10 @@ class State:
             rows += [setting(component.name, *row) for row in values_of(resolved, scopes_of(component.cls), True)]
         return {"settings": rows}
 
-    # --- what does ---
+    # --- current figures ---
 
     def run(self, now_s: float, stuck: str = "") -> dict[str, Any]:
-        """Return the run as of its last snapshot; ``stuck`` says what keeps the loop if there was none for long."""
+        """Return the run as of its last snapshot; ``stuck`` says why no newer one exists."""
         metrics = self.past.latest
         if metrics is None:
             return {"topology": self._graph.name, "state": "starting", "stuck": stuck}
@@ -119,7 +119,7 @@ class State:
         offset: int = 0,
         limit: int = WORST_MAX,
     ) -> dict[str, Any]:
-        """Return the partitions of all spouts and emitters of batches, and the sums of each topic."""
+        """Return the partitions of all spouts and batch emitters, and the sums for each topic."""
         metrics = self.past.latest
         found = metrics.result.partitions if metrics is not None else {}
         rows = [(spout, place, figures) for spout, places in found.items() for place, figures in places.items()]
@@ -147,7 +147,7 @@ class State:
         }
 
     def history(self, since_ms: float) -> dict[str, list[Any]]:
-        """Return the points after a moment, by column."""
+        """Return the points after a time, by column."""
         points = [point for point in list(self.past.points) if point.wall_s * 1000 > since_ms]
         return {field.name: [getattr(point, field.name) for point in points] for field in fields(Point)}
 
@@ -182,7 +182,7 @@ class State:
         }
 
     def _loops(self, metrics: RunMetrics) -> int:
-        """Return how many bolts can be at work at a time."""
+        """Return how many bolts can run at the same time."""
         return max(1, len(metrics.result.workers))
 
     def _counts(self, metrics: RunMetrics, windows: Mapping[str, RateWindow], component: Component) -> dict[str, Any]:
@@ -214,7 +214,7 @@ class State:
         return found
 
     def _edge_per_s(self, window: RateWindow, target: Component, given: Input) -> float | None:
-        """Return the tuples per second on an edge; None where tuples are not counted by stream or by input."""
+        """Return the tuples per second on an edge; None if they are not counted separately."""
         if len(target.inputs) == 1:
             return window.per_s(target.name, "executed")
         if len(self._graph.components[given.source].streams) == 1:
@@ -229,7 +229,7 @@ class State:
         return {**named, **figures, "error": _clipped(str(figures.get("error", ""))), "lag_s": lag_s}
 
     def _lag_s(self, place: str, figures: Mapping[str, Any]) -> float | None:
-        """Return what the reader says; else for how long the log has gone beyond the commit, if that was seen."""
+        """Return the reader's figure; otherwise how long the log has extended beyond the commit, if known."""
         told: float | None = figures.get("lag_s")
         return self.past.behind_s(place, figures.get("committed")) if told is None else told
 
@@ -252,7 +252,7 @@ class State:
         return {"component": name, "topic": topic, "by_error": dict(report["by_error"]), "last": last}
 
     def _bootstrap(self) -> list[str]:
-        """Return the option that names the brokers, where it is one for all and holds no secret."""
+        """Return the option for the brokers if all spouts share it and it contains no secret."""
         given = set(self._bootstraps)
         if len(given) != 1 or not (bootstrap := next(iter(given))) or is_secret("kafka.bootstrap", bootstrap):
             return []
@@ -298,12 +298,12 @@ def _edge(target: Component, given: Input) -> dict[str, Any]:
 
 
 def _window(window: RateWindow, name: str, loops: int, is_plain: bool) -> dict[str, Any]:
-    """Return what a component did in a window: rates, and Storm's execute and process latency and capacity."""
+    """Return a component's figures in a window: rates, and Storm's execute latency, process latency and capacity."""
     executed, acked = window.grown(name, "executed"), window.grown(name, "acked")
     execute_ms = 1000 * window.grown(name, "busy_s") / executed if executed else None
     process_ms = None
     if is_plain and execute_ms is not None and acked:
-        # Little's law: how many are inside, on average, over how many leave per second.
+        # Little's law: the mean number inside, divided by the rate of acks.
         process_ms = max(execute_ms, 1000 * window.inside.get(name, 0.0) * window.span_s / acked)
     rates = {f"{each}_per_s": window.per_s(name, each) for each in ("emitted", "executed", "acked", "failed")}
     capacity = window.per_s(name, "busy_s") / loops
@@ -311,7 +311,7 @@ def _window(window: RateWindow, name: str, loops: int, is_plain: bool) -> dict[s
 
 
 def _reports(metrics: RunMetrics, names: Sequence[str], mark: str) -> list[dict[str, Any]]:
-    """Return these metrics of each component that reports ``mark``."""
+    """Return the metrics ``names`` of each component that reports ``mark``."""
     return [
         {"component": component, **{name: report.get(name) for name in names}}
         for component, report in metrics.result.reports.items()
@@ -320,12 +320,12 @@ def _reports(metrics: RunMetrics, names: Sequence[str], mark: str) -> list[dict[
 
 
 def setting(component: str, key: str, value: Any, source: str) -> dict[str, Any]:
-    """Return a row of the settings, without a secret; ``component`` is empty for the run's."""
+    """Return a row of the settings, with secrets hidden; ``component`` is empty for settings of the run."""
     return {"component": component, "key": key, "value": safe(key, value), "source": source}
 
 
 def safe(key: str, value: Any) -> Any:
-    """Return a setting's value without secrets, also where it holds others by name.
+    """Return a setting's value with secrets hidden, also inside mappings and lists.
 
     >>> safe("x.options", {"user": "me", "password": "hush", "api_key": "hush", "urls": ["http://me:hush@host"]})
     {'user': 'me', 'password': '…', 'api_key': '…', 'urls': ['…']}
