@@ -1,4 +1,4 @@
-"""Check that each offset is in the files exactly once, and explain each difference.
+"""Checking that each offset is in the files exactly once, and explaining each difference.
 
 To change when an audit says exact, and its exit codes: report.py
 To change how files are compared with the log: output_files.py

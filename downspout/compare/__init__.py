@@ -1,4 +1,4 @@
-"""Run a topology on several engines over the same records, and compare the tables.
+"""Running a topology on several engines over the same records, and comparing the tables.
 
 To change how tables are compared: comparison.py
 To change what each engine runs: engines.py

@@ -1,6 +1,6 @@
-"""Dead letters: their format, and how they are written, read, replayed and purged.
+"""Dead letters: format, writing, reading, replay and purge.
 
-To change what a dead letter holds: dead_letter.py
+To change the content of a dead letter: dead_letter.py
 To change how a bolt writes a dead letter: rejected.py
 To change what a replay may write: replay.py
 To change which original record a replay stands for: claims.py

@@ -1,13 +1,12 @@
-"""The identity of a replayed record: the headers that ``downspout dlq replay`` writes, and when they are believed.
+"""The identity of a replayed record: the headers that ``downspout dlq replay`` writes, and when the spout trusts them.
 
-A replayed record is a new record with an offset of its own, but it stands for an old one. Headers (:data:`PREFIX`)
-carry the old coordinates, and the spout makes them its ``origin``: a sink that has the old record's rows drops it.
-Anybody may write headers, and a wrong identity makes a sink drop the record that it belongs to. So a claim holds only
-if
+A replayed record has its own offset, but represents an earlier record. Headers (:data:`PREFIX`) carry the original
+coordinates, which the spout uses as ``origin``: a sink that has the original's rows drops the replay. Anyone may write
+headers, and with a false claim, a sink would drop a record. So a claim is valid only if
 
-* all five headers are there, well-formed, and each once;
-* ``to`` names the topic that the record is in: a copy that was carried elsewhere is a record of its own;
-* it names a lower offset, if it names the same partition of the same topic.
+* all five headers are present, well-formed, and unique;
+* ``to`` names the topic of the record: a copy in another topic is a new record;
+* its offset is lower, if it names the same partition of the same topic.
 
 That excludes accidents, but not a malicious writer: if one may write to the topic, set ``kafka.honour_replays=no``.
 """
@@ -23,7 +22,7 @@ from downspout.ledger.origin import Origin
 
 PREFIX = "__downspout.replay."
 NAMES = ("topic", "topic.id", "partition", "offset", "to")
-NO_ID = "-"  # Stands for the topic's id where the broker had none
+NO_ID = "-"  # For a topic without an id
 PARTITION_MAX = 2**31 - 1
 
 _TOPIC_ID = re.compile(r"[A-Za-z0-9_-]{22}|-")
@@ -44,7 +43,7 @@ class PlainRecord:
 
 
 def identity_headers(origin: Origin, to: str) -> list[tuple[str, bytes]]:
-    """Return the headers of a replay of ``origin`` that is written to the topic ``to``.
+    """Return the headers for a replay of ``origin`` to the topic ``to``.
 
     >>> identity_headers(Origin("orders", "", 0, 7), "orders")[-2:]
     [('__downspout.replay.offset', b'7'), ('__downspout.replay.to', b'orders')]
@@ -56,7 +55,7 @@ def identity_headers(origin: Origin, to: str) -> list[tuple[str, bytes]]:
 def claim(
     headers: Sequence[tuple[str, bytes]], topic: str, topic_id: str, partition: int, offset: int
 ) -> Origin | None:
-    """Return the record that the one at these coordinates stands for; None where it makes no valid claim.
+    """Return the original of the record at these coordinates; None without a valid claim.
 
     >>> headers = identity_headers(Origin("orders", "", 0, 7), "orders")
     >>> claim(headers, "orders", "", 0, 500)
@@ -84,14 +83,14 @@ def claim(
 
 
 def origin_of(record: Record, topic_id: str) -> Origin | None:
-    """Return the record that this one stands for, None for an ordinary one. ``topic_id`` is of the record's topic."""
+    """Return the original of a record; None if it is no replay. ``topic_id`` is the id of the record's topic."""
     if not record.headers:
         return None
     return claim(record.headers, record.topic, topic_id, record.partition, record.offset)
 
 
 def without_claim(record: Record) -> PlainRecord:
-    """Return the record as it was before it was replayed: without our headers, at its own place."""
+    """Return the record without our headers, so that its own coordinates are its identity."""
     headers = [(name, value) for name, value in record.headers if not name.startswith(PREFIX)]
     return PlainRecord(
         record.topic, record.partition, record.offset, record.timestamp, record.key, record.value, headers

@@ -1,15 +1,15 @@
-"""Dead letters: records that failed for good, kept whole in a topic of their own.
+"""Dead letters: records that failed for good, kept whole in their own topic.
 
-A dead letter has the key, value, timestamp and headers of its record. More headers say where it came from and why it
-failed (:data:`PREFIX`, as in Kafka Connect), or ``unknown``.
+A dead letter has the key, value, timestamp and headers of its record. Further headers (:data:`PREFIX`, as in Kafka
+Connect) name its origin and the failure, or ``unknown``.
 
-Dead letters are at-least-once: a crash between the write and the commit of the spout writes a record again, so readers
-count an origin once. Where a KafkaBolt commits for the spout, they are exactly-once: each is in the transaction of its
-record's offset (``downspout/spout/spout_transactions.py``). A replay is a record of its own there, since what is
-committed tells nothing of the one it stands for.
+Dead letters are at-least-once: after a crash between the write and the spout's commit, a record is written again, so
+readers count each origin once. If a KafkaBolt commits for the spout, they are exactly-once: each is in the transaction
+of its record's offset (``downspout/spout/spout_transactions.py``). There, a replay counts as a new record, because the
+commit does not cover the original.
 
-The topic keeps its records: it has no retention (a dead letter keeps its record's timestamp, which may be years old),
-and takes any record that another topic took, with our headers.
+The topic has no retention, because a dead letter's timestamp is that of its record and may be years old. It accepts
+records as large as any topic does, plus our headers.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from downspout.kafka.unreadable import CUT_BYTES, Unreadable
 
 
 LAST_MAX = 10
-ERRORS_MAX = 50  # Exceptions that are counted apart; any others are counted together
+ERRORS_MAX = 50  # Exceptions counted separately; all others are counted together
 OTHERS = "other exceptions"
 
 
@@ -43,17 +43,17 @@ OTHERS = "other exceptions"
 class WrittenLetter:
     """A dead letter that is durable."""
 
-    topic: str  # of the record that failed, like partition and offset
+    topic: str  # of the failed record, like partition and offset
     partition: int
     offset: int
-    error: str  # class and message of the exception; else how it failed
-    component: str  # the bolt that failed it; empty where that is not known
+    error: str  # class and message of the exception, or the kind of failure
+    component: str  # the bolt that failed it; empty if unknown
     attempts: int
-    at_ms: int | None  # when it failed last, milliseconds since the epoch
+    at_ms: int | None  # last failure, milliseconds since the epoch
 
 
 class WrittenLetters:
-    """Counts dead letters by exception, and keeps the last ones. Its memory is bounded.
+    """Counts dead letters by exception, and keeps the last ones, in bounded memory.
 
     >>> letters = WrittenLetters("shop.dead-letters")
     >>> letters.add([WrittenLetter("orders", 3, 918, "KeyError: 'sku'", "price", 4, 1_700_000_000_000)])
@@ -67,14 +67,14 @@ class WrittenLetters:
         self._last: deque[WrittenLetter] = deque(maxlen=LAST_MAX)
 
     def add(self, written: Iterable[WrittenLetter]) -> None:
-        """Take note of dead letters that are durable."""
+        """Add durable dead letters."""
         for each in written:
             kind = each.error.partition(": ")[0]
             self._by_error[kind if kind in self._by_error or len(self._by_error) < ERRORS_MAX else OTHERS] += 1
             self._last.append(each)
 
     def report(self) -> dict[str, Any]:
-        """Return all of it as what JSON can hold; the newest dead letter comes last."""
+        """Return it as JSON values; the newest dead letter is last."""
         return {"topic": self._topic, "by_error": dict(self._by_error), "last": [asdict(each) for each in self._last]}
 
 
@@ -86,22 +86,22 @@ UNKNOWN = "unknown"
 RECORD_BYTES_MAX = 64 * 1024 * 1024
 MESSAGE_CHARS_MAX = 1_000
 STACK_CHARS_MAX = 8_000
-OFFSETS_MAX = 1 << 31  # No batch has more offsets, whatever a dead letter says
+OFFSETS_MAX = 1 << 31  # Limit of a batch's offsets, against malformed dead letters
 
 _OFFSET, _ATTEMPTS = PREFIX + "offset", PREFIX + "attempts"
 _FIRST_FAILURE, _LAST_FAILURE = PREFIX + "first.failure.ms", PREFIX + "last.failure.ms"
 _MESSAGE, _STACK = PREFIX + "exception.message", PREFIX + "exception.stacktrace"
-INCOMPLETE = PREFIX + "incomplete"  # The header of a dead letter that does not hold the whole record; it says why
+INCOMPLETE = PREFIX + "incomplete"  # Why a dead letter does not hold the whole record
 _END, _SIZE = PREFIX + "offset.end", PREFIX + "record.bytes"
-"""Headers of dead letters whose records Kafka could not return in full: one more than the last offset that the dead
-dead letter is for, and the size of a record that was too large."""
+"""Headers for records that Kafka could not return in full: one more than the last offset that the dead letter covers,
+and the size of a record that was too large."""
 Header = tuple[str, bytes]
 
 PRODUCER = {
     "max_request_size": RECORD_BYTES_MAX,
     "max_block_ms": 1000,
-    "linger_ms": 0,  # dead letters come in batches, and a batch is sent as it is
-    "retry_backoff_ms": 20,  # a new producer waits as long before it asks for the topic
+    "linger_ms": 0,  # dead letters are batched already
+    "retry_backoff_ms": 20,  # also the wait before a new producer requests the topic's metadata
 }
 TOPIC_CONFIG = {
     "cleanup.policy": "delete",
@@ -113,33 +113,33 @@ TOPIC_CONFIG = {
 
 
 class DeadLetters:
-    """Writes dead letters to one topic, which is created (with one partition) on first use where it is missing."""
+    """Writes dead letters to one topic; a missing topic is created on first use, with one partition."""
 
     def __init__(self, cluster: Cluster, topic: str, *, timeout_s: float = 3.0) -> None:
         self.topic = topic
         self._cluster = cluster
-        # how long the broker may take to acknowledge one. On Storm a spout's call may take 5 s at most, and closing the
-        # producer takes its own time.
+        # Longest wait for the broker's acknowledgement. On Storm, a spout's call may take 5 s at most, including the
+        # close of the producer.
         self.timeout_s = timeout_s
         self._producer: ProducerPort | None = None
         self._queued: list[Record] = []
-        self._notes: list[WrittenLetter] = []  # of what is queued
+        self._notes: list[WrittenLetter] = []  # of the queued ones
         self.written = WrittenLetters(topic)
 
     def write(
         self,
-        record: Record,  # what failed
+        record: Record,  # the failed record
         *,
         attempts: int,  # how often it was tried
-        first_failure_ms: int | None,  # when it failed first, milliseconds since the epoch
-        last_failure_ms: int | None,  # when it failed last
-        failure: Failure | None,  # why, as far as the engine knows
+        first_failure_ms: int | None,  # milliseconds since the epoch
+        last_failure_ms: int | None,  # likewise
+        failure: Failure | None,  # the reason, if the engine knows it
         topic_id: str = "",  # Kafka's id of the record's topic
     ) -> None:
-        """Write one dead letter; it is acknowledged by all replicas when this returns.
+        """Write one dead letter, and wait until all replicas have acknowledged it.
 
         Raises:
-            BrokerError: the write is not known to be durable; the record must not be counted as resolved.
+            BrokerError: the write may not be durable; the record must not be counted as done.
         """
         self.queue(
             record,
@@ -162,12 +162,12 @@ class DeadLetters:
         topic_id: str = "",
         unreadable: Unreadable | None = None,
     ) -> None:
-        """Take one dead letter; it is durable only after :meth:`flush`. Arguments as for :meth:`write`.
+        """Queue one dead letter; it is durable only after :meth:`flush`. Arguments as for :meth:`write`.
 
-        And ``unreadable``: what Kafka could not return in full, if the record stands for that.
+        ``unreadable``: the data that Kafka could not return in full, if the record represents that.
 
         Raises:
-            BrokerError: it, or one that was queued before, cannot be written: all that were queued are dropped.
+            BrokerError: it, or one queued before, cannot be written: all queued ones are dropped.
         """
         own = [
             *_place(record.topic, topic_id, record.partition),
@@ -195,10 +195,10 @@ class DeadLetters:
         """Wait until all queued dead letters are acknowledged by all replicas.
 
         Args:
-            timeout_s: how long, where that is not what the constructor was given.
+            timeout_s: instead of the constructor's.
 
         Raises:
-            BrokerError: they are not known to be durable; none of their records may be counted as resolved.
+            BrokerError: they may not be durable; none of their records may be counted as done.
         """
         try:
             self._ready().flush(self.timeout_s if timeout_s is None else timeout_s)
@@ -221,17 +221,17 @@ class DeadLetters:
         return acknowledged
 
     def _are_durable(self) -> None:
-        """All that was queued is durable."""
+        """Record that all queued dead letters are durable."""
         self.written.add(self._notes)
         self._queued.clear()
         self._notes.clear()
 
     def answered(self, *, late: bool, wait_s: float) -> bool:
-        """Return whether all queued dead letters are acknowledged by all replicas; send those that wait for a batch.
+        """Send incomplete batches; return whether all replicas have acknowledged all queued dead letters.
 
         Args:
-            late: whether it is too late for an answer: what has none by now counts as failed.
-            wait_s: how long to wait for one, in seconds.
+            late: whether the deadline has passed: dead letters without an answer have then failed.
+            wait_s: longest wait for an answer, in seconds.
 
         Raises:
             BrokerError: as in :meth:`flush`.
@@ -244,11 +244,11 @@ class DeadLetters:
 
     @property
     def is_open(self) -> bool:
-        """Whether there is a producer already, so that a write needs no time for making one."""
+        """Whether the producer exists, so that a write need not create it."""
         return self._producer is not None
 
     def _drop(self, error: KafkaError | BrokerError) -> BrokerError:
-        """Drop the producer, with all that it may hold; return the error to raise."""
+        """Drop the producer with all queued dead letters; return the error to raise."""
         at, others = self._queued[0] if self._queued else None, len(self._queued) - 1
         first = coordinates(at.topic, at.partition, at.offset) if at is not None else "?"
         self._queued.clear()
@@ -261,7 +261,7 @@ class DeadLetters:
         )
 
     def close(self) -> None:
-        """Release the producer; the next write makes another."""
+        """Release the producer; the next write creates another."""
         producer, self._producer = self._producer, None
         if producer is not None:
             with suppress(KafkaError, BrokerError):
@@ -287,41 +287,41 @@ def _note(
 
 @dataclass(frozen=True, slots=True)
 class DeadLetter:
-    """One dead letter as it was read. What its headers lack, or hold in a malformed way, is None."""
+    """A dead letter as read; values that its headers lack, or that are malformed, are None."""
 
-    topic: str | None  # of the record that failed, like ``partition`` and ``offset``
+    topic: str | None  # of the failed record, like ``partition`` and ``offset``
     topic_id: str | None  # Kafka's id of that topic
     partition: int | None
     offset: int | None
-    attempts: int | None  # how often the record was tried
+    attempts: int | None  # attempts of the record
     first_failure_ms: int | None  # milliseconds since the epoch
     last_failure_ms: int | None  # likewise
     kind: str | None  # ``fail``, ``exception``, ``timeout``, ``crash``, or ``reject`` (a bolt rejected it)
     component: str | None  # the bolt that failed it
     task: int | None  # that bolt's task
     error_class: str | None  # class of the exception
-    error: str | None  # its message, or else a description of the failure
+    error: str | None  # its message, or a description of the failure
     stack: str | None  # its traceback
     incomplete: str | None  # why the dead letter does not hold the whole record; None: it does
-    end: int | None  # one more than the last offset that the dead letter stands for; None: it is that of one record
-    record_bytes: int | None  # size of a record that was too large to be read whole; the dead letter has its beginning
+    end: int | None  # one more than the last offset that it covers; None: it covers one record
+    record_bytes: int | None  # size of a record that was too large; the dead letter has its beginning
     record: Record  # the dead letter itself, in its topic
 
     @property
     def origin(self) -> tuple[str, str, int, int] | None:
-        """Topic, topic id, partition and offset of the record that failed; None where that is unknown."""
+        """Topic, topic id, partition and offset of the failed record; None if unknown."""
         if self.topic is None or self.partition is None or self.offset is None:
             return None
         return (self.topic, self.topic_id or "", self.partition, self.offset)
 
     @property
     def is_cut(self) -> bool:
-        """Whether the records that it stands for were never read whole, so that nothing can be made of it."""
+        """Whether its records were never read whole, so that it cannot be processed."""
         return self.end is not None or self.record_bytes is not None
 
     @property
     def offsets(self) -> range:
-        """The offsets that it stands for; none where that is unknown."""
+        """The offsets that it covers; empty if unknown."""
         if self.offset is None:
             return range(0)
         end = self.offset + 1
@@ -329,7 +329,7 @@ class DeadLetter:
 
     @property
     def is_ours(self) -> bool:
-        """Whether Downspout wrote it: it says which record failed, and how often."""
+        """Whether Downspout wrote it: it names the failed record and its attempts."""
         return self.origin is not None and self.attempts is not None
 
     @property
@@ -339,7 +339,7 @@ class DeadLetter:
 
 
 def parse_dead_letter(record: Record) -> DeadLetter:
-    """Return a record of a dead-letter topic as a dead letter; nothing in it is trusted."""
+    """Parse a record of a dead-letter topic, whose headers may be malformed."""
     headers = {name.removeprefix(PREFIX): value for name, value in record.headers if name.startswith(PREFIX)}
     return DeadLetter(
         topic=_text(headers.get("topic"), unknown=None),
@@ -363,9 +363,9 @@ def parse_dead_letter(record: Record) -> DeadLetter:
 
 
 def read_dead_letters(cluster: Cluster, topic: str) -> Iterator[DeadLetter]:
-    """Yield the dead letters that the topic holds now, partition by partition, each origin once; none without a topic.
+    """Yield the current dead letters of a topic, partition by partition, each origin once; none without a topic.
 
-    Records without an origin in their headers are yielded too, each of them. Memory: one entry per origin.
+    Also yields all records without an origin in their headers. Memory: one entry per origin.
 
     Raises:
         BrokerError: the topic cannot be read to its end.
@@ -379,10 +379,10 @@ def read_dead_letters(cluster: Cluster, topic: str) -> Iterator[DeadLetter]:
 
 
 def read_copies(cluster: Cluster, topic: str, before: Mapping[int, int] | None = None) -> Iterator[DeadLetter]:
-    """Yield all records of the topic as dead letters, an origin as often as it is there.
+    """Yield all records of the topic as dead letters, including repeated origins.
 
     Args:
-        before: read only these partitions, and each only up to this offset; not given: all there is now.
+        before: read only these partitions, each up to this offset; by default, all current records.
     """
     consumer = cluster.consumer(group=None)
     try:
@@ -410,13 +410,13 @@ def _read_all(consumer: ConsumerPort, topic: str, before: Mapping[int, int] | No
 
 @lru_cache(maxsize=1_000)
 def _place(topic: str, topic_id: str, partition: int) -> tuple[Header, ...]:
-    """Return the headers that all dead letters of one partition have."""
+    """Return the headers that all dead letters of one partition share."""
     return (_header("topic", topic), _header("topic.id", topic_id), _header("partition", partition))
 
 
 @lru_cache(maxsize=1_000)
 def _culprit(kind: str | None, component: str | None, task: int | None, error: str | None) -> tuple[Header, ...]:
-    """Return the headers that all dead letters of one bolt and class of errors have."""
+    """Return the headers that all dead letters of one bolt and error class share."""
     return (
         _header("kind", kind),
         _header("component", component),
@@ -441,7 +441,7 @@ def _describe(failure: Failure | None) -> tuple[Header, ...]:
 
 
 def _describe_cut(unreadable: Unreadable | None) -> tuple[Header, ...]:
-    """Return the headers of a dead letter whose records were not read whole."""
+    """Return the headers for records that were not read whole."""
     if unreadable is None:
         return ()
     if unreadable.size is not None:

@@ -1,4 +1,4 @@
-"""One batch of dead letters at a time: sent, found durable or failed by a later call, and retried after a back-off."""
+"""Sends dead letters in batches, one at a time, without waiting; retries a failed batch after a back-off."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ T = TypeVar("T")
 class Outbox(Generic[T]):
     """Writes entries as dead letters without waiting for the broker; times are milliseconds on the caller's clock.
 
-    After a failure the next batches have one entry each, because only such a batch shows which dead letter is to blame;
-    after each success they double. Too late is as good as lost.
+    After a failure, the next batch has one entry, so that a further failure identifies the bad dead letter; each
+    success doubles the size. A batch without an answer in time has failed.
 
     Args:
         letters: the topic.
-        log: hears of failures; of a refusal for each entry, of others once in a while.
+        log: for failures: permanent ones for each entry, others at intervals.
         name: identifies an entry.
-        failed: called with a failed batch, its error, and the error of Kafka if that does not pass by itself.
+        failed: called with a failed batch, its error, and Kafka's error if it is permanent.
     """
 
     def __init__(
@@ -38,23 +38,23 @@ class Outbox(Generic[T]):
         failed: Callable[[list[T], Exception, KafkaError | None], None],
     ) -> None:
         self.letters, self._log, self._name, self._failed = letters, log, name, failed
-        self.sent: list[T] = []  # the batch that is out
+        self.sent: list[T] = []  # the batch in flight
         self.not_before = 0  # when the back-off ends
         self.batch_max = BATCH_RECORDS
         self._deadline = self._failures = 0
         self._backoff, self._throttle = Backoff(200, 10_000), LogThrottle()
 
     def send(self, batch: list[T], queue: Callable[[T], None], now: Callable[[], int]) -> None:
-        """Send a batch; ``queue`` gives the dead letter of one entry to :attr:`letters`. No other batch may be out."""
+        """Send a batch; ``queue`` queues one entry in :attr:`letters`. No other batch may be in flight."""
         self.sent, self._deadline = batch, now() + int(self.letters.timeout_s * 1000)
         try:
             for each in batch:
                 queue(each)
         except (KafkaError, BrokerError) as error:
-            self.fail(batch, error, now())  # later than it began: the back-off must not be over already
+            self.fail(batch, error, now())  # a new now(): the back-off starts after the failed call
 
     def durable(self, now: Callable[[], int], wait_s: float = 0.0) -> list[T]:
-        """Return the batch that is out and forget it, if it is durable by now; otherwise nothing."""
+        """Return the batch in flight if it is durable now, and forget it; otherwise return nothing."""
         if not self.sent:
             return []
         try:
@@ -68,7 +68,7 @@ class Outbox(Generic[T]):
         return batch
 
     def fail(self, batch: list[T], error: Exception, now: int) -> None:
-        """Back off, and hand a batch back."""
+        """Back off, and return the batch to the caller (``failed``)."""
         self.sent, self.batch_max = [], 1
         self._failures += 1
         self.not_before = now + self._backoff.delay(self._failures)

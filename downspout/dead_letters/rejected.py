@@ -1,11 +1,11 @@
-"""Dead letters of rejected rows: gathered, completed from Kafka, written, and only then done.
+"""Dead letters of rejected rows: collected, completed from Kafka, and written before their tuples are acked.
 
-A rejected row has only what the bolt got of its record, which may lack headers, timestamp and key. A dead letter must
-hold the whole record: on the local engine the spout still has it; elsewhere, and if it came too long ago, it is read
-again by its origin. If Kafka no longer has it, the dead letter holds what the row has, and a header says so.
+A rejected row has only the parts of its record that the bolt received, perhaps without headers, timestamp and key. A
+dead letter must hold the whole record: on the local engine, the spout may still have it; otherwise it is read again by
+its origin. If Kafka no longer has it, the dead letter holds the row's parts, and a header says so.
 
-No call waits: one batch is out (:mod:`~downspout.dead_letters.outbox`) while others gather. Meanwhile a tuple may time
-out and come again, and then waits for the same dead letter.
+No call waits: one batch is in flight (:mod:`~downspout.dead_letters.outbox`) while further rows are collected. If a
+tuple times out meanwhile, its replay waits for the same dead letter.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ from downspout.kafka.scan import RecordPlace, Rereader
 from downspout.ledger.origin import Origin
 
 BATCH_WORTH = 250
-LINGER_MS = 250  # A batch is sent when it has BATCH_WORTH dead letters, or when the first has waited so long
-READ_S_MAX = 0.5  # The longest time that one call reads records again
-READ_TRIES_MAX = 20  # After so many calls that could not read it, a record is written as far as it is known
+LINGER_MS = 250  # A batch is sent when it has BATCH_WORTH dead letters, or when the first has waited this long
+READ_S_MAX = 0.5  # Longest time to reread records in one call
+READ_TRIES_MAX = 20  # After this many failed rereads, the known parts of a record are written
 DRAIN_S_MAX = 4.0
 POLL_S = 0.005
 _CLASS = re.compile(r"[A-Za-z_][\w.]*: ")
@@ -48,32 +48,32 @@ class RejectedRow:
     error: str  # ``class: message``
     component: str  # the bolt that rejected it
     task: int  # of that bolt
-    at_ms: int  # when, milliseconds since the epoch
-    key: Any = None  # of the record, as far as the bolt was given it
+    at_ms: int  # time of the rejection, milliseconds since the epoch
+    key: Any = None  # of the record, if the bolt received it
     value: Any = None  # likewise
-    timestamp: int | None = None  # of the record, in milliseconds; None: the bolt was not given the whole record
+    timestamp: int | None = None  # of the record, in milliseconds; None: the bolt did not receive the whole record
     headers: Any = None  # likewise, as pairs
-    whole: Record | None = None  # the record as it was read, if that is known
-    tuples: list[str] = field(default_factory=list)  # ids of those that wait for the dead letter
-    tries: int = 0  # to read it again
+    whole: Record | None = None  # the whole record, if known
+    tuples: list[str] = field(default_factory=list)  # ids of the tuples that wait for the dead letter
+    tries: int = 0  # rereads
 
     @property
     def place(self) -> RecordPlace:
-        """Where the record is."""
+        """The record's coordinates."""
         return (self.origin.topic, self.origin.topic_id, self.origin.partition, self.origin.offset)
 
     def failure(self) -> Failure:
-        """Return why it was rejected."""
+        """Return the rejection as a failure."""
         error = self.error if _CLASS.match(self.error) else f"Rejected: {self.error}"
         return Failure("reject", self.component, self.task, error)
 
     @property
     def is_known(self) -> bool:
-        """Return whether the record need not be read again."""
+        """Whether the whole record is known, so it need not be read again."""
         return self.whole is not None or self.timestamp is not None
 
     def record(self, incomplete: str = "") -> Record:
-        """Return the record as the row brought it; ``incomplete`` says why that is not all."""
+        """Return the record from the row's parts; ``incomplete``: why parts are missing."""
         if self.whole is not None:
             return self.whole
         headers = [(name, value or b"") for name, value in self.headers or ()] if not incomplete else []
@@ -88,7 +88,7 @@ class RejectedRow:
 
 @dataclass(slots=True)
 class _Known:
-    """What is known of a record without reading it."""
+    """The known parts of a record."""
 
     topic: str
     partition: int
@@ -100,7 +100,7 @@ class _Known:
 
 
 class DeadLetterWriter:
-    """Takes rejected rows, and reports the tuples whose dead letters are durable."""
+    """Writes dead letters for rejected rows, and reports the tuples whose dead letters are durable."""
 
     def __init__(
         self,
@@ -108,7 +108,7 @@ class DeadLetterWriter:
         reader: Rereader,
         clock: Clock,
         log: logging.Logger,
-        done: Callable[[str], None],  # called with the id of each tuple that waits for nothing any more
+        done: Callable[[str], None],  # called with the id of each tuple whose dead letters are durable
         # called with the id of a tuple whose dead letter can never be written, and the reason
         refused: Callable[[str, Exception], None],
     ) -> None:
@@ -117,18 +117,18 @@ class DeadLetterWriter:
         self._known: dict[tuple[Origin, str], RejectedRow] = {}
         self._waiting: deque[RejectedRow] = deque()
         self._since: int | None = None
-        self._open: dict[str, int] = {}  # tuple → dead letters that it waits for
+        self._open: dict[str, int] = {}  # tuple → number of dead letters it waits for
         self.written = 0
         self.incomplete = 0
 
     def add(self, tup: str, rows: Sequence[RejectedRow]) -> None:
-        """Take the rows of a tuple, given by its id; it is done when all their dead letters are durable."""
+        """Add the rows of a tuple, which is done when all their dead letters are durable."""
         if not rows:
             self._done(tup)
             return
         self._open[tup] = len(rows)
         for row in rows:
-            # A tuple that timed out comes again while its dead letter is still on its way: one dead letter serves both.
+            # The replay of a tuple that timed out shares the dead letter that is still in flight.
             known = self._known.setdefault((row.origin, row.error), row)
             known.tuples.append(tup)
             if known is row:
@@ -139,7 +139,7 @@ class DeadLetterWriter:
 
     @property
     def is_sending(self) -> bool:
-        """Whether a batch is out."""
+        """Whether a batch is in flight."""
         return bool(self._outbox.sent)
 
     def report(self) -> Mapping[str, Any]:
@@ -147,10 +147,10 @@ class DeadLetterWriter:
         return self._outbox.letters.written.report()
 
     def work(self, *, eager: bool = True) -> None:
-        """Send dead letters, and report those that are durable by now, without waiting.
+        """Send dead letters, and report those that are durable, without waiting.
 
         Args:
-            eager: send what there is; otherwise only what is worth a batch.
+            eager: also send incomplete batches.
         """
         self._collect()
         now = self._now()
@@ -160,10 +160,10 @@ class DeadLetterWriter:
         if self._waiting and not self._outbox.sent and now >= self._outbox.not_before and (eager or worth):
             self._since = None
             self._send([self._waiting.popleft() for _ in range(min(self._outbox.batch_max, len(self._waiting)))])
-            self._collect()  # this sends them; the next call may come too late for that
+            self._collect()  # makes the producer send them now
 
     def drain(self) -> None:
-        """Write what there is and wait for it, for a bounded time."""
+        """Write all dead letters and wait for them, for a bounded time."""
         until = self._clock.monotonic() + DRAIN_S_MAX
         while self._known and self._clock.monotonic() < until:
             self.work()
@@ -196,7 +196,7 @@ class DeadLetterWriter:
         self._outbox.send([row for row in batch if row.place in records], queue, self._now)
 
     def _records(self, batch: list[RejectedRow]) -> dict[RecordPlace, Record]:
-        """Return the records of rows, as they are known or read again; some may take another call."""
+        """Return the records of rows, known or reread; some may need another call."""
         records = {row.place: row.record() for row in batch if row.is_known}
         wanted = [row for row in batch if row.place not in records]
         found = self._reader.read({row.place for row in wanted}, READ_S_MAX) if wanted else {}
@@ -250,7 +250,7 @@ class DeadLetterWriter:
 
 
 def _bytes(value: Any) -> bytes | None:
-    """Return a value of a tuple as it may have been in Kafka.
+    """Convert a value of a tuple to bytes as Kafka may have held it.
 
     >>> _bytes("é"), _bytes({"a": 1}), _bytes(None)
     (b'\\xc3\\xa9', b'{"a":1}', None)

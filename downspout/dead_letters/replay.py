@@ -1,8 +1,8 @@
 """Replays and purges of dead letters (``downspout dlq``).
 
-Dead letters are at least once, so each origin counts once
-(:func:`~downspout.dead_letters.dead_letter.read_dead_letters`). A change takes two steps: a plan that can be shown, and
-its execution.
+Dead letters are at-least-once, so each origin counts once
+(:func:`~downspout.dead_letters.dead_letter.read_dead_letters`). A change has two steps: a plan to show, and its
+execution.
 """
 
 from __future__ import annotations
@@ -28,18 +28,18 @@ EXAMPLES = 5
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """Which dead letters; a condition that is None takes all."""
+    """Conditions that select dead letters; None selects all."""
 
-    topic: str | None = None  # of the record that failed
+    topic: str | None = None  # of the failed record
     partition: int | None = None  # likewise
     start: int | None = None  # its lowest offset
     end: int | None = None  # one more than its highest offset
-    exception: re.Pattern[str] | None = None  # found in ``class: message`` of the error
-    since_ms: int | None = None  # failed last at or after this, milliseconds since the epoch
-    until_ms: int | None = None  # failed last before this
+    exception: re.Pattern[str] | None = None  # searched in ``class: message`` of the error
+    since_ms: int | None = None  # last failure at or after this, milliseconds since the epoch
+    until_ms: int | None = None  # last failure before this
 
     def takes(self, dead_letter: DeadLetter) -> bool:
-        """Return whether the dead letter is chosen; what it does not hold meets no condition."""
+        """Return whether the dead letter is selected; missing values meet no condition."""
         return (
             self.topic in (None, dead_letter.topic)
             and self.partition in (None, dead_letter.partition)
@@ -49,7 +49,7 @@ class Choice:
         )
 
     def read(self, cluster: Cluster, dead_letters: str) -> Iterator[DeadLetter]:
-        """Yield the chosen dead letters of a dead-letter topic, each origin once.
+        """Yield the selected dead letters of a topic, each origin once.
 
         Raises:
             BrokerError: there is no such topic, or it cannot be read.
@@ -59,11 +59,11 @@ class Choice:
 
 @dataclass(slots=True)
 class Sorts:
-    """Counts how many records of a topic Downspout wrote, as they pass."""
+    """Counts the records of a topic that Downspout wrote, and others."""
 
     ours: int = 0  # dead letters
     foreign: int = 0  # other records
-    example: str = ""  # the place of the first of these
+    example: str = ""  # coordinates of the first of these
 
     def count(self, dead_letters: Iterable[DeadLetter]) -> Iterator[DeadLetter]:
         """Yield the dead letters that Downspout wrote."""
@@ -78,7 +78,7 @@ class Sorts:
 
 
 def read_topic(cluster: Cluster, dead_letters: str) -> Iterator[DeadLetter]:
-    """Yield all dead letters of a dead-letter topic, each origin once, and records that are none.
+    """Yield all records of a dead-letter topic, each origin once.
 
     Raises:
         BrokerError: there is no such topic, or it cannot be read.
@@ -94,12 +94,12 @@ def _within(value: int | None, low: int | None, high: int | None) -> bool:
 
 
 def error_text(dead_letter: DeadLetter) -> str:
-    """Return ``class: message`` of the error, as far as the dead letter holds it."""
+    """Return ``class: message`` of the error, as far as known."""
     return ": ".join(part for part in (dead_letter.error_class, dead_letter.error) if part)
 
 
 def place_of(dead_letter: DeadLetter) -> str:
-    """Name the record that failed, or else the dead letter."""
+    """Return the coordinates of the failed record, or else of the dead letter."""
     if dead_letter.topic is not None and dead_letter.partition is not None and dead_letter.offset is not None:
         return coordinates(dead_letter.topic, dead_letter.partition, dead_letter.offset)
     return (
@@ -112,14 +112,14 @@ def place_of(dead_letter: DeadLetter) -> str:
 
 @dataclass(slots=True)
 class LetterGroup:
-    """Letters of one topic that failed in the same way."""
+    """Dead letters of one topic with the same error class."""
 
     topic: str | None  # of the records; None: unknown
-    error_class: str  # of the exception, else how it failed (``timeout``, ``fail``)
+    error_class: str  # of the exception, or the kind of failure (``timeout``, ``fail``)
     count: int = 0  # dead letters
-    first_ms: int | None = None  # the earliest first failure, milliseconds since the epoch; None: none is known
+    first_ms: int | None = None  # the earliest first failure, milliseconds since the epoch
     last_ms: int | None = None  # the latest last failure
-    example: str = ""  # the place of one of the records
+    example: str = ""  # the coordinates of one record
     message: str = ""  # that record's error
 
     def add(self, dead_letter: DeadLetter) -> None:
@@ -137,7 +137,7 @@ def _extreme(pick: Callable[[list[int]], int], one: int | None, other: int | Non
 
 
 def group_dead_letters(dead_letters: Iterable[DeadLetter]) -> list[LetterGroup]:
-    """Return the dead letters by topic and exception, the largest group first. Memory: the groups."""
+    """Group dead letters by topic and exception, the largest group first. Memory: the groups."""
     groups: dict[tuple[str | None, str], LetterGroup] = {}
     for dead_letter in dead_letters:
         key = (dead_letter.topic, dead_letter.error_class or dead_letter.kind or "unknown")
@@ -149,52 +149,52 @@ def group_dead_letters(dead_letters: Iterable[DeadLetter]) -> list[LetterGroup]:
 
 
 def identity_of(dead_letter: DeadLetter) -> Origin | None:
-    """Return the record that a replay of this dead letter stands for."""
+    """Return the original record for a replay of this dead letter."""
     if dead_letter.origin is None:
         return None
     own = Origin(*dead_letter.origin)
-    # If the record that failed was a replay itself, that is the record which it stood for.
+    # If the failed record was a replay itself, this is its original.
     stands_for = claim(dead_letter.headers, own.topic, own.topic_id, own.partition, own.offset)
     return stands_for or own
 
 
 @dataclass(slots=True)
 class Replay:
-    """What a replay writes, or has written."""
+    """The records that a replay writes, or has written."""
 
-    counts: dict[str, int] = field(default_factory=dict)  # records by the topic they go to
-    examples: list[tuple[str, str]] = field(default_factory=list)  # the first of them: from where, to where
+    counts: dict[str, int] = field(default_factory=dict)  # records by target topic
+    examples: list[tuple[str, str]] = field(default_factory=list)  # the first records: coordinates, target topic
     without_origin: int = 0  # dead letters without an origin, which cannot be replayed
-    repeated: int = 0  # dead letters whose record is written already, for another dead letter
-    cut: int = 0  # dead letters that hold only the beginning of a record, or nothing of it, and were left out
+    repeated: int = 0  # dead letters whose original is already written for another one
+    cut: int = 0  # omitted dead letters that hold only the beginning of a record, or nothing
 
     @property
     def total(self) -> int:
-        """How many records."""
+        """Number of records."""
         return sum(self.counts.values())
 
     @property
     def left_out(self) -> int:
-        """How many dead letters were chosen, and are not written."""
+        """Number of selected dead letters that are not written."""
         return self.without_origin + self.repeated + self.cut
 
 
 def plan_replay(
     cluster: Cluster,  # Kafka
     dead_letters: str,  # the dead-letter topic
-    chosen: Iterable[DeadLetter],  # its dead letters
+    chosen: Iterable[DeadLetter],  # the selected dead letters
     *,
-    to: str | None = None,  # another topic than that of the record
-    write: bool = False,  # do it; all is acknowledged when this returns
-    skip_cut: bool = False,  # leave dead letters out whose records were never read whole
+    to: str | None = None,  # the target, if not the record's topic
+    write: bool = False,  # write the records, and wait until all are acknowledged
+    skip_cut: bool = False,  # omit dead letters whose records were never read whole
 ) -> Replay:
-    """Write the records of dead letters back, or only say what would be written.
+    """Plan a replay of dead letters, and write the records if ``write``.
 
-    Each goes to its own topic and partition (with ``to``: to that topic, by its key), with its key, value, time and
-    headers, and says in headers which record it stands for (:mod:`downspout.dead_letters.claims`).
+    Each goes to its own topic and partition (with ``to``: to that topic, by its key), with its key, value, timestamp
+    and headers. Further headers name its original (:mod:`downspout.dead_letters.claims`).
 
     Raises:
-        BrokerError: a topic is not there, or a write failed; the message says how many are known to be written.
+        BrokerError: a topic does not exist, or a write failed; the message has the number of records written.
     """
     if to == dead_letters:
         raise ConfigError(f"--to {to} is the dead-letter topic itself", cure="the topic that the topology reads")
@@ -218,7 +218,7 @@ def plan_replay(
             seen.add(origin)
             target = to or origin.topic
             if target == dead_letters:
-                plan.without_origin += 1  # a dead letter of the dead-letter topic itself: no record of a spout
+                plan.without_origin += 1  # its record is in the dead-letter topic itself, which no spout reads
                 continue
             if target not in known:
                 known[target] = partitions_of(cluster, target)
@@ -248,7 +248,7 @@ def _not_whole(dead_letter: DeadLetter) -> ConfigError:
 
 
 class _Writer:
-    """Writes records back, a few hundred for each flush."""
+    """Writes replayed records, a few hundred per flush."""
 
     def __init__(self, cluster: Cluster, dead_letters: str) -> None:
         self._producer = cluster.producer(client=PRODUCER)
@@ -257,7 +257,7 @@ class _Writer:
         self._largest = (0, "")
 
     def write(self, dead_letter: DeadLetter, origin: Origin, topic: str, partition: int | None) -> None:
-        """Queue one."""
+        """Queue one record."""
         record = dead_letter.record
         size, place = (
             len(record.key or b"") + len(record.value or b""),
@@ -282,7 +282,7 @@ class _Writer:
             self.flush()
 
     def flush(self) -> None:
-        """Wait until what is queued is written."""
+        """Wait until all queued records are acknowledged."""
         try:
             self._producer.flush()
         except KafkaError as error:
@@ -328,7 +328,7 @@ def partitions_of(cluster: Cluster, topic: str) -> frozenset[int]:
 
 @dataclass(frozen=True, slots=True)
 class Purge:
-    """What a purge deletes of one partition of the dead-letter topic: the dead letters in ``[start, before)``."""
+    """The dead letters to delete from one partition: ``[start, before)``."""
 
     partition: int
     start: int
@@ -336,22 +336,21 @@ class Purge:
 
     @property
     def count(self) -> int:
-        """How many offsets."""
+        """Number of offsets."""
         return self.before - self.start
 
 
 def plan_purge(cluster: Cluster, topic: str, before: Mapping[int | None, int], *, force: bool = False) -> list[Purge]:
-    """Return what a purge deletes; :func:`purge` does it.
+    """Plan a purge; :func:`purge` executes it.
 
-    All records in it are read first: one that Downspout did not write may belong to someone, in a mistyped topic, and
-    what is deleted is gone.
+    Reads all its records first: in a mistyped topic, there may be records that Downspout did not write.
 
     Args:
-        before: dead letters below this offset are deleted, by partition; the key None is for all others.
-        force: delete records that Downspout did not write, too.
+        before: delete the dead letters below this offset, by partition; the key None is for all others.
+        force: also delete records that Downspout did not write.
 
     Raises:
-        ConfigError: the offset lies beyond the end; or there are records below it that Downspout did not write.
+        ConfigError: an offset is beyond the end, or Downspout did not write a record below it.
     """
     numbers = partitions_of(cluster, topic)
     if unknown := sorted(number for number in before if number is not None and number not in numbers):
@@ -402,6 +401,6 @@ def _refuse_foreign(cluster: Cluster, topic: str, plan: Iterable[Purge]) -> None
 
 
 def purge(cluster: Cluster, topic: str, plan: Iterable[Purge]) -> None:
-    """Delete what was planned, for good. Raises BrokerError: the broker refuses."""
+    """Execute a plan; deletion is final. Raises BrokerError: the broker refuses."""
     for part in plan:
         cluster.delete_records(topic, part.partition, part.before)

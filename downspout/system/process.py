@@ -1,12 +1,12 @@
-"""Processes that outlive the one that started them: how they are identified, and ended.
+"""Identify and end processes that outlive the one that started them.
 
-A process id is used again after its process has ended, so an id alone, read from a file, may name another process. Here
-a process is an id together with its start time (:func:`birth`), and only the pair is ever signalled. Not psutil's start
-time, which moves when the system's clock is set: one process writes it down, and another compares it later.
+Process ids are reused, so an id read from a file may name another process. Here a process is an id together with its
+start time (:func:`birth`), and only the pair is ever signalled. psutil's start time would not do: it changes when the
+system's clock is set, and one process stores it for another to compare.
 
-Run as a program (``python process.py PID BIRTH``) this is a watchdog: it waits until its standard input ends, which
-happens when the process at the other end of the pipe ends, however it does, and then terminates the process it watches.
-It uses the standard library alone, so that it starts in milliseconds.
+Run as a program (``python process.py PID BIRTH``), this is a watchdog: it waits until its standard input ends, which
+happens when the process at the other end of the pipe ends, and then terminates the process it watches. It uses only the
+standard library, so it starts in milliseconds.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from typing import Any, NamedTuple
 def handled_by(
     handle: Callable[[int, FrameType | None], object], numbers: Sequence[int] = (signal.SIGINT, signal.SIGTERM)
 ) -> Iterator[None]:
-    """Let a function handle these signals while the context lasts; only for the main thread."""
+    """Handle these signals with a function while the context lasts; main thread only."""
     before = {number: signal.signal(number, handle) for number in numbers}
     try:
         yield
@@ -38,14 +38,13 @@ def handled_by(
 
 
 GATED = 'read -r go && exec "$@" </dev/null'
-"""A shell's program: wait for a line, and become the command; where the input ends before there is one, end as well."""
+"""A shell program: waits for a line, then executes the command; ends if the input ends first."""
 
 
 def birth(pid: int) -> str | None:
-    """Return what distinguishes this process from a later one with the same id; None where there is none.
+    """Return a text that distinguishes this process from a later one with the same id; None if it does not run.
 
-    On Linux the boot id and the start time in clock ticks, elsewhere what ``ps`` says. A process that has ended and
-    only waits for its parent (a zombie) is no process.
+    On Linux it is the boot id and the start time in clock ticks, elsewhere the output of ``ps``. A zombie does not run.
 
     >>> birth(os.getpid()) == birth(os.getpid())
     True
@@ -53,7 +52,7 @@ def birth(pid: int) -> str | None:
     if pid <= 0:
         return None
     try:
-        # Behind the name, which stands in parentheses and may hold anything: state is field 3, the start field 22.
+        # After the name, which is in parentheses and may contain anything: state is field 3, the start field 22.
         fields = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
     except OSError:
         return None if Path("/proc/self").exists() else _birth_by_ps(pid)
@@ -70,23 +69,23 @@ def _birth_by_ps(pid: int) -> str | None:
 
 
 class ProcessIdentity(NamedTuple):
-    """A process, by its id and its start; cheap to import for watchdogs, so no dataclass."""
+    """A process, by its id and its start; not a dataclass, so that watchdogs start quickly."""
 
     pid: int
     birth: str
 
     @classmethod
     def of(cls, pid: int) -> ProcessIdentity:
-        """Return the process that has this id now; one that has ended is never found again."""
+        """Return the process that has this id now; if none runs, it is never alive."""
         return cls(pid, birth(pid) or "")
 
     @property
     def is_alive(self) -> bool:
-        """Whether that very process still runs, and not another one that was given its id."""
+        """Whether this process still runs (and not another one with its id)."""
         return birth(self.pid) == self.birth
 
     def signal(self, number: int) -> bool:
-        """Signal it; return whether it was there."""
+        """Send it a signal; return whether it was running."""
         if not self.is_alive:
             return False
         try:
@@ -97,17 +96,15 @@ class ProcessIdentity(NamedTuple):
 
 
 def send_signal(pid: int, born: str, number: int) -> bool:
-    """Signal the process that has this id and this birth; return whether there was one."""
+    """Send a signal to the process with this id and birth; return whether it was running."""
     return ProcessIdentity(pid, born).signal(number)
 
 
 def start_gated(words: Sequence[str], **options: Any) -> subprocess.Popen[bytes]:
-    """Start a process that does nothing before :func:`let_go`: until then its watchdog is started, for example.
+    """Start a process that waits for :func:`let_go`, for example until its watchdog runs.
 
-    It ends by itself if we end before. So a ``kill -9`` of our process never leaves it running, not even before its
-    watchdog has started.
-
-    The command has the same process id before and after, and finds an empty standard input.
+    It ends if this process ends first. So a ``kill -9`` of this process never leaves it running, not even before its
+    watchdog has started. The process id does not change, and the command has an empty standard input.
 
     >>> process = start_gated(["echo", "begun"], stdout=subprocess.PIPE)
     >>> let_go(process)
@@ -118,10 +115,10 @@ def start_gated(words: Sequence[str], **options: Any) -> subprocess.Popen[bytes]
 
 
 def let_go(process: subprocess.Popen[bytes]) -> None:
-    """Let a gated process begin."""
+    """Let a gated process execute its command."""
     gate, process.stdin = process.stdin, None
     assert gate is not None
-    with suppress(BrokenPipeError):  # it was ended already
+    with suppress(BrokenPipeError):  # it has ended already
         gate.write(b"go\n")
         gate.flush()
     with suppress(BrokenPipeError):
@@ -129,8 +126,8 @@ def let_go(process: subprocess.Popen[bytes]) -> None:
 
 
 def end_with_parent() -> None:
-    """End this process of :mod:`multiprocessing` when the one that started it ends."""
-    import multiprocessing  # not at the top: a watchdog starts in milliseconds
+    """End this :mod:`multiprocessing` process when its parent ends."""
+    import multiprocessing  # here, so that watchdogs start quickly
 
     parent = multiprocessing.parent_process()
     assert parent is not None
@@ -143,13 +140,13 @@ def end_with_parent() -> None:
 
 
 def start_watchdog(pid: int, born: str) -> subprocess.Popen[bytes]:
-    """Start a process that terminates this one (SIGTERM) once we have ended, whatever ends us."""
+    """Start a watchdog that terminates the process ``pid`` (SIGTERM) once this process has ended."""
     return run_at_our_end("-I", "-S", __file__, str(pid), born)
 
 
 def run_at_our_end(*arguments: str) -> subprocess.Popen[bytes]:
-    """Start a Python program that holds a pipe from us: it is to begin with :func:`await_end`."""
-    # A session of its own: Ctrl-C in our terminal is for us.
+    """Start a Python program with a pipe from this process; it should begin with :func:`await_end`."""
+    # In its own session, so that Ctrl-C in our terminal does not reach it.
     return subprocess.Popen(
         [sys.executable, *arguments],
         stdin=subprocess.PIPE,
@@ -160,13 +157,13 @@ def run_at_our_end(*arguments: str) -> subprocess.Popen[bytes]:
 
 
 def await_end() -> None:
-    """Wait until standard input ends, as it does when the process that holds its other end has ended."""
+    """Wait until standard input ends, because the process at its other end has ended."""
     while os.read(0, 4096):
         pass
 
 
 def stop_watchdog(watchdog: subprocess.Popen[bytes]) -> None:
-    """Stop a watchdog: what it watches is left alone."""
+    """Stop a watchdog, and leave the process it watches running."""
     watchdog.kill()
     watchdog.wait()
     if watchdog.stdin is not None:

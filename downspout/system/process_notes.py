@@ -1,12 +1,12 @@
-"""Notes that outlive a process, and name the record that it was working on when it died.
+"""Notes that survive a process, and name the record that it was processing when it died.
 
-What a process has written into a file that is mapped into its memory stays, whatever ends the process, and costs no
-system call. So each component on Storm's pipe keeps a note: the record that it began with last, until it is idle. A
-spout that finds an unclean start (``downspout.spout.partition``) reads the notes of processes that have ended.
+Writes to a memory-mapped file survive any death of the process, and need no system call. So each component on Storm's
+pipe keeps a note of the record that it started last, until it is idle. A spout that detects an unclean start
+(``downspout.spout.partition``) reads the notes of dead processes.
 
-The notes of a topology are in a folder that only its owner can open, under the temporary directory. Processes on other
-machines, and components that are not ours, have none: the reader must expect tasks without a note. A death that took
-all processes with notes along was that of the worker; one that some of them outlived was not.
+The notes of a topology are in a private folder under the temporary directory. Processes on other machines and foreign
+components have none, so the reader must expect tasks without a note. If all processes with notes died together, it was
+the worker that died; if some survived, it was not.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ SIZE = 512
 BIRTH_MAX = 128
 _HEAD = struct.Struct(f"<{BIRTH_MAX}sH250s")  # Birth of the process; length of the topic's name, and the name
 _STATE = struct.Struct("<Bqqq")
-"""What it works on (nothing, a record, something unknown); partition, first and last offset."""
+"""State (idle, a record, unknown); partition; first and last offset."""
 _STATE_AT = _HEAD.size
 IDLE, HOLDS, UNKNOWN = range(3)
 _NAME = re.compile(r"(\d+)-(\d+)\.held")
@@ -35,7 +35,7 @@ _NAME = re.compile(r"(\d+)-(\d+)\.held")
 
 @dataclass(frozen=True)
 class ComponentDeath:
-    """What a process was working on when it died: a record or a chunk; without a topic, something unknown."""
+    """The record or chunk that a process was processing when it died; without a topic, it is unknown."""
 
     path: Path
     task: int
@@ -52,14 +52,14 @@ def folder_of(topology_id: str) -> Path:
 
 
 def _make_ours(folder: Path) -> None:
-    """Make a folder that only we can open, or close one that is ours; one that another user has made is left alone.
+    """Create a private folder, or make an existing one private if it is ours.
 
-    Whoever may write to the temporary directory may have put a link there, so nothing is done through a path before
-    what it leads to is known: the folder itself is opened, and asked.
+    Anyone who may write to the temporary directory may have put a link there. So the folder is opened without following
+    links, and checked and changed through its descriptor, not its path.
     """
     with suppress(FileExistsError):
         folder.mkdir(mode=0o700)
-    number = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)  # raises where it is a link
+    number = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)  # raises if it is a link
     try:
         found = os.fstat(number)
         if found.st_uid == os.getuid() and found.st_mode & 0o077:
@@ -69,7 +69,7 @@ def _make_ours(folder: Path) -> None:
 
 
 def _is_safe(folder: Path) -> bool:
-    """Return whether a folder and the one that holds all of ours are ours, and closed to others."""
+    """Return whether a folder and its two parents are ours and private."""
     with suppress(OSError):
         for each in (folder.parent.parent, folder.parent, folder):
             found = each.lstat()
@@ -80,10 +80,10 @@ def _is_safe(folder: Path) -> bool:
 
 
 class NoteWriter:
-    """Keeps the note of one task in this process.
+    """Writes the note of one task in this process.
 
     Raises:
-        OSError: no file can be made, or the folder is not ours alone.
+        OSError: no file can be created, or the folder is not private.
     """
 
     def __init__(self, topology_id: str, task: int) -> None:
@@ -112,23 +112,23 @@ class NoteWriter:
         _HEAD.pack_into(self._map, 0, self._birth, len(name), name)
 
     def begin(self, topic: str, partition: int, first: int, last: int) -> None:
-        """Note with which record, or range of records, the process begins now."""
+        """Note the record, or range of records, that the process starts."""
         if topic != self._topic:
             self._map[_STATE_AT] = IDLE
             self._write_topic(topic)
         _STATE.pack_into(self._map, _STATE_AT, HOLDS, partition, first, last)
 
     def begin_unknown(self) -> None:
-        """Note that the process begins with something that names no record."""
+        """Note that the process starts something that names no record."""
         self._map[_STATE_AT] = UNKNOWN
 
     def begin_tick(self) -> None:
-        """Note that the process begins with a tick; what it was working on, it still is."""
+        """Note that the process starts a tick; a record that it still holds stays noted."""
         if self._map[_STATE_AT] == IDLE:
             self.begin_unknown()
 
     def idle(self) -> None:
-        """Note that the process has nothing to do."""
+        """Note that the process is idle."""
         self._map[_STATE_AT] = IDLE
 
 
@@ -139,26 +139,25 @@ class NoteReader:
         self._folder = folder_of(topology_id)
 
     def tasks(self) -> set[int]:
-        """Return the tasks that have, or had, a process on this machine that kept a note."""
+        """Return the tasks with notes on this machine, of live or dead processes."""
         return {task for _, task, _ in _notes(self._folder)} if _is_safe(self._folder) else set()
 
     def deaths(self) -> list[ComponentDeath]:
-        """Return what processes were working on that have ended and were not idle."""
+        """Return the records of processes that died while not idle."""
         if not _is_safe(self._folder):
             return []
         return [death for path, task, pid in _notes(self._folder) if (death := _death(path, task, pid)) is not None]
 
     def outlived(self) -> bool:
-        """Return whether a process that keeps a note is older than this one's parent, which is Storm's worker."""
-        # Such a process has outlived the death that this one was started after. Where ages cannot be compared, it may
-        # have.
+        """Return whether a live process with a note is older than this one's parent, Storm's worker."""
+        # Then it has survived the death before this process's start. If ages are unknown, it may have.
         worker = birth(os.getppid())
         found = [birth(pid) for _, _, pid in _notes(self._folder)] if _is_safe(self._folder) else []
         return any(_is_older(born, worker) for born in found if born is not None)
 
     @staticmethod
     def forget(death: ComponentDeath) -> None:
-        """Remove a note: it has been counted."""
+        """Remove a note that has been counted."""
         death.path.unlink(missing_ok=True)
 
 
@@ -170,7 +169,7 @@ def _notes(folder: Path) -> Iterator[tuple[Path, int, int]]:
 
 
 def _death(path: Path, task: int, pid: int) -> ComponentDeath | None:
-    """Return what a note says of a process that has ended; None where it lives, or was idle."""
+    """Return the death that a note reports; None if its process is alive or was idle."""
     try:
         data = path.read_bytes()
         born, length, name = _HEAD.unpack_from(data)
@@ -184,7 +183,7 @@ def _death(path: Path, task: int, pid: int) -> ComponentDeath | None:
 
 
 def _is_older(born: str, than: str | None) -> bool:
-    """Return whether a process began earlier than another; also where that is unknown, as off Linux."""
+    """Return whether a process started before another; True if unknown, as on systems other than Linux."""
     boot, _, ticks = born.partition("/")
     other_boot, _, other_ticks = (than or "").partition("/")
     if boot != other_boot or not (ticks.isdecimal() and other_ticks.isdecimal()):
@@ -193,7 +192,7 @@ def _is_older(born: str, than: str | None) -> bool:
 
 
 def _forget_idle(folder: Path, task: int) -> None:
-    """Remove the notes of former processes of a task that were idle; the spout reads the others."""
+    """Remove the notes of a task's dead processes that were idle; the spout reads the others."""
     for path, other, pid in list(_notes(folder)):
         if other == task and _death(path, other, pid) is None and birth(pid) is None:
             path.unlink(missing_ok=True)

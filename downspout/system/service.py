@@ -1,7 +1,7 @@
-"""Services of this machine that run in a directory of their own: a broker, a cluster of brokers, a Storm.
+"""Services on this machine with a directory each: a broker, a cluster of brokers, a Storm.
 
-The directory holds its data from one start to the next. A file lock keeps others away, its files are their owner's
-alone, and unless it is detached, a watchdog ends it when our process ends, even by ``kill -9``.
+The directory keeps the service's data between starts. It is locked, its files are private, and unless the service is
+detached, a watchdog ends it when our process ends, even by ``kill -9``.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from downspout.system.files import RETRY_S, FileLock
 from downspout.system.loopback import HOST
 
 POLL_S = 0.05
-LINE_MAX = 300  # A line of a log may have ten thousand characters
+LINE_MAX = 300  # Log lines may be very long
 
 
 class LocalService(ABC):
-    """The processes of one directory; as a context manager they are started and stopped.
+    """The processes of one directory; as a context manager, it starts and stops them.
 
     Args:
-        directory: made where it is missing.
+        directory: created if missing.
     """
 
     NAME: ClassVar[str]  # In messages
@@ -39,11 +39,11 @@ class LocalService(ABC):
 
     @abstractmethod
     def start(self) -> Self:
-        """Start what does not run, and wait until it answers."""
+        """Start the service unless it runs, and wait until it answers."""
 
     @abstractmethod
     def stop(self) -> object:
-        """End all in order."""
+        """Stop the service in order."""
 
     def __enter__(self) -> Self:
         return self.start()
@@ -56,7 +56,7 @@ class LocalService(ABC):
         """Return the error for a directory that another process has locked."""
 
     def _take(self, names: Collection[str], timeout_s: float = RETRY_S) -> FileLock:
-        """Lock the directory, and close to other users those entries in it that have these names."""
+        """Lock the directory, and make the entries with these names private."""
         lock = FileLock(self.directory / "lock", 0o600)
         try:
             files.own(self.directory, names)
@@ -73,14 +73,14 @@ class LocalService(ABC):
         )
 
     def _died(self, who: str, what: str, *logs: str) -> DownspoutError:
-        """Return the error for a process that did not do what it should, with the end of its logs."""
+        """Return the error for a failed process, with the end of its logs."""
         return self.ERROR(
             f"{who} {what}; the end of its log:\n{self._end_of(*logs)}\n",
             cure=f"read {self.directory}/logs/{' and '.join(logs)}",
         )
 
     def _end_of(self, *logs: str, count: int = 12) -> str:
-        """Return the last lines of each log, without stack frames: they would be all that is left of a long one."""
+        """Return the last lines of each log, without stack frames, which would crowd out the messages."""
         lines: list[str] = []
         for name in logs:
             try:
@@ -98,7 +98,7 @@ class LocalService(ABC):
         )
 
     def _wait_until(self, is_so: Callable[[], bool], seconds: float) -> bool:
-        """Ask again and again; return whether it came true in time."""
+        """Poll a condition; return whether it became true in time."""
         deadline = self._clock.monotonic() + seconds
         while not is_so():
             if self._clock.monotonic() >= deadline:

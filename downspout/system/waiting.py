@@ -1,4 +1,4 @@
-"""Progress lines of what takes long: what is waited for, and for how long already."""
+"""Progress lines for long waits, with the elapsed time."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 EVERY_S = 5.0
-Report = Callable[[str], None]  # Is given one line
+Report = Callable[[str], None]  # Receives one line
 
 
 def report_to_stderr(line: str) -> None:
-    """Print a line on the standard error."""
+    """Print a line to standard error."""
     print(line, file=sys.stderr, flush=True)
 
 
@@ -21,9 +21,9 @@ def report_to_stderr(line: str) -> None:
 def waiting(
     what: str | Callable[[], str], report: Report = report_to_stderr, every_s: float = EVERY_S
 ) -> Iterator[None]:
-    """Say every few seconds that the block goes on; nothing where it is done before.
+    """Report every few seconds that the block still runs.
 
-    ``what`` may be a function, which is asked each time; it and ``report`` are called in another thread.
+    ``what`` may be a function, which is called for each report; it and ``report`` run in another thread.
 
     >>> with waiting("fetching jars", print):
     ...     pass

@@ -1,4 +1,4 @@
-"""A Delta table, by delta-rs: the commit that adds the rows has a ``txn`` action with the entries that it has taken."""
+"""A Delta table, with delta-rs: the commit that adds rows has a ``txn`` action with the number of entries exported."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ HARMLESS = {
     "OPTIMIZE", "VACUUM START", "VACUUM END", "SET TBLPROPERTIES", "UNSET TBLPROPERTIES", "REORG", "CREATE TABLE",
     "COMPUTE STATS", "ADD FEATURE",
 }  # fmt: skip
-"""Operations, as Delta's history names them, that change no row."""
+"""Operations in Delta's history that change no rows."""
 
 
 class DeltaTarget:
     """A Delta table in a folder or an object store.
 
     Args:
-        uri: where it is.
-        partition_by: columns whose values become folders, if the table is made.
+        uri: its folder or URL.
+        partition_by: columns whose values become folders in a new table.
 
     Raises:
         MissingExtraError: deltalake is not installed.
@@ -43,11 +43,11 @@ class DeltaTarget:
 
     @property
     def title(self) -> str:
-        """Its name for people."""
+        """The table's name in messages."""
         return f"the Delta table {self._uri}"
 
     def look(self, source: str) -> TableState:
-        """Read how the table stands now."""
+        """Read the table's current state."""
         from deltalake.exceptions import DeltaError, TableNotFoundError
 
         try:
@@ -60,7 +60,7 @@ class DeltaTarget:
         return TableState(True, self._table.transaction_version(source), self._changes(source))
 
     def _changes(self, source: str) -> list[str]:
-        if self._table.history(1)[0].get(SOURCE) == source:  # mostly: then the long way is spared
+        if self._table.history(1)[0].get(SOURCE) == source:  # usually, so the whole history is not needed
             return []
         found: list[str] = []
         for commit in self._table.history():  # the latest first
@@ -71,10 +71,10 @@ class DeltaTarget:
         return found[::-1]
 
     def append(self, source: str, entries: int, rows: pa.RecordBatchReader) -> None:
-        """Add rows, and note the entries, in one commit."""
+        """Add rows and record the entries in one commit."""
         from deltalake.exceptions import CommitFailedError, DeltaError, DeltaProtocolError
 
-        # Without retries: delta-rs would put a commit of rows behind that of another export, which holds the same rows.
+        # Without retries: delta-rs would add our commit after that of another export with the same rows.
         properties = self._lib.CommitProperties(
             custom_metadata={SOURCE: source},
             max_commit_retries=0,
@@ -99,7 +99,7 @@ class DeltaTarget:
             raise SinkError(f"{self.title} cannot be written: {error}", cure="another --to, or a repair") from error
 
     def _check_types(self, schema: pa.Schema) -> None:
-        """Raise a SinkError if a column has become wider: delta-rs would cast its values back, as long as they fit."""
+        """Raise a SinkError if a column has been widened: delta-rs would cast its values to the narrow type."""
         if self._table is None:
             return
         known = pa.schema(self._table.schema().to_arrow())

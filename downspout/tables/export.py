@@ -1,7 +1,4 @@
-"""Keeps a table in step with a sink's directory: entries of the log that the table lacks are added in one commit.
-
-Each commit of the table records how many entries of the log it has taken.
-"""
+"""Exports a sink's directory to a table: adds the log entries that the table lacks in one commit."""
 
 from __future__ import annotations
 
@@ -21,36 +18,36 @@ from downspout.sink.snapshot import ORIGIN_COLUMNS, View, read_files
 
 
 class Overtaken(Exception):
-    """Somebody else has committed to the table since it was looked at; nothing of ours was committed."""
+    """Another writer has committed to the table since :meth:`Target.look`; our commit failed."""
 
 
 @dataclass(frozen=True)
 class TableState:
-    """The present state of a table."""
+    """The current state of a table."""
 
     exists: bool = False
-    entries: int | None = None  # how many entries of the log it has taken; None: it holds no rows of this log
-    changes: Sequence[str] = ()  # what others have done to its rows since our last commit: ``DELETE in version 7``
+    entries: int | None = None  # log entries exported to it; None: it holds no rows of this log
+    changes: Sequence[str] = ()  # changes by others since our last commit: ``DELETE in version 7``
 
 
 class Target(Protocol):
-    """A table. What it was when :meth:`look` returned is what :meth:`append` adds to, or it is :class:`Overtaken`."""
+    """A table. :meth:`append` adds to the state that :meth:`look` read, or raises :class:`Overtaken`."""
 
     @property
     def title(self) -> str:
-        """Its name for people."""
+        """The table's name in messages."""
         ...
 
     def look(self, source: str) -> TableState:
-        """Read how the table stands now.
+        """Read the table's current state.
 
         Args:
-            source: which log is exported, and which rebuild of it.
+            source: identifies the exported log and its rebuild.
         """
         ...
 
     def append(self, source: str, entries: int, rows: pa.RecordBatchReader) -> None:
-        """Add rows, and note how many entries the table has taken now, in one commit. Makes a table that is not there.
+        """Add rows and record the total of entries exported, in one commit. Creates a missing table.
 
         Raises:
             Overtaken: the table has changed since :meth:`look`.
@@ -59,7 +56,7 @@ class Target(Protocol):
 
 
 def widened(known: pa.Schema, schema: pa.Schema) -> list[pa.Field[Any]]:
-    """Return the columns of a directory that a table knows as another kind of number: they have become wider since.
+    """Return the columns of a directory whose number type differs from the table's: they have been widened.
 
     >>> now = pa.schema([("n", pa.int64()), ("word", pa.string()), ("later", pa.int8())])
     >>> [field.name for field in widened(pa.schema([("n", pa.int32()), ("word", pa.large_string())]), now)]
@@ -77,7 +74,7 @@ def _is_number(kind: pa.DataType) -> bool:
 
 
 def nullable(schema: pa.Schema) -> pa.Schema:
-    """Return the columns with none that must have a value: a column that comes later has none in older rows.
+    """Make all columns nullable: a column added later has no values in older rows.
 
     >>> nullable(pa.schema([pa.field("n", pa.int64(), nullable=False)])).field("n").nullable
     True
@@ -86,7 +83,7 @@ def nullable(schema: pa.Schema) -> pa.Schema:
 
 
 def with_schema(rows: pa.RecordBatchReader, schema: pa.Schema) -> pa.RecordBatchReader:
-    """Return a stream of rows with other types of the same columns."""
+    """Cast a stream of rows to another schema."""
     return pa.RecordBatchReader.from_batches(schema, (batch.cast(schema) for batch in rows))
 
 
@@ -103,18 +100,18 @@ class Exported:
 
     rows: int
     files: int  # of the directory
-    entries: int  # of the log that the table has taken now
+    entries: int  # log entries exported in total
 
 
 class Export:
-    """An export of one directory into one table; any number may run at once, and each row goes over once.
+    """An export of one directory to one table; several may run concurrently, and each row is exported once.
 
     Args:
         directory: the sink's ``parquet.directory``.
         target: the table.
-        origins: whether the columns that say which record a row came from go along.
-        accept_changes: go on though others have changed rows of the table.
-        say: takes a line about the progress of a long commit.
+        origins: whether to export the origin columns too.
+        accept_changes: continue although others have changed rows of the table.
+        say: receives progress lines of a long commit.
     """
 
     def __init__(
@@ -134,16 +131,16 @@ class Export:
         self._follower = Follower(directory)
 
     def step(self) -> Exported | None:
-        """Take over what is new, in one commit; None where the table has all of it.
+        """Export all new rows in one commit; None if there are none.
 
         Raises:
-            SinkError: the directory has no log, is damaged or was rebuilt; the table is another's, or others have
-                changed it.
+            SinkError: the directory has no log, is damaged or was rebuilt; the table belongs to another directory, or
+                others have changed it.
         """
         for _ in range(OVERTAKEN_MAX):
             head = self._follower.head()
             if head.is_new:
-                View.of(self._directory)  # which says why
+                View.of(self._directory)  # raises an error with the reason
             source = f"downspout:{head.log}/{head.rebuild}"
             start = self._start(head, self._target.look(source))
             end = self._follower.latest(start)
@@ -151,7 +148,7 @@ class Export:
                 return None
             try:
                 return self._take_over(source, start, end)
-            except Overtaken:  # by another export, most likely: then its rows are ours
+            except Overtaken:  # most likely by another export of the same rows
                 continue
         raise SinkError(
             f"{self._target.title} was changed by others {OVERTAKEN_MAX} times while an export wrote to it",
@@ -159,7 +156,7 @@ class Export:
         )
 
     def _start(self, head: Position, held: TableState) -> Position:
-        """Return how far the table has read the log."""
+        """Return the position in the log up to which rows are exported."""
         title = self._target.title
         if not held.exists:
             return Position()
@@ -170,7 +167,7 @@ class Export:
                     "another directory, or this one was rebuilt since",
                     cure="another --to or --table; or delete the table, to write all rows again",
                 )
-            return Position()  # a table that was made, and has no rows yet
+            return Position()  # a new table without rows
         if held.entries > head.base:
             raise SinkError(
                 f"{title} has taken {held.entries:,} entries of the log of {self._directory}, which has only "

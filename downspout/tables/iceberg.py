@@ -1,4 +1,4 @@
-"""An Iceberg table, by pyiceberg: the commit that adds the rows also says how many entries the table has taken."""
+"""An Iceberg table, with pyiceberg: the commit that adds rows also records the number of entries exported."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ class IcebergTarget:
     """An Iceberg table of a catalogue.
 
     Args:
-        catalog: which; see :func:`open_catalog`.
-        name: of the table, ``namespace.name``. A namespace that is not there is made.
+        catalog: as from :func:`open_catalog`.
+        name: ``namespace.name``; a missing namespace is created.
     """
 
     def __init__(self, catalog: Catalog, name: str) -> None:
@@ -32,11 +32,11 @@ class IcebergTarget:
 
     @property
     def title(self) -> str:
-        """Its name for people."""
+        """The table's name in messages."""
         return f"the Iceberg table {self._name}"
 
     def look(self, source: str) -> TableState:
-        """Read how the table stands now."""
+        """Read the table's current state."""
         from pyiceberg.exceptions import NoSuchNamespaceError, NoSuchTableError
 
         try:
@@ -65,13 +65,13 @@ class IcebergTarget:
         return found[::-1]
 
     def append(self, source: str, entries: int, rows: pa.RecordBatchReader) -> None:
-        """Add rows, and note the entries, in one commit."""
+        """Add rows and record the entries in one commit."""
         from pyiceberg.exceptions import CommitFailedException
 
         schema = _known(nullable(rows.schema))
         table = self._table or self._create(schema)
-        # pyiceberg tries a commit again behind that of another writer, which may be an export with the same rows. The
-        # property is of this process alone: it is not among the updates.
+        # Without retries: pyiceberg would add our commit after that of another export with the same rows. The property
+        # is set only in this process: it is not among the updates.
         table.metadata.properties["commit.retry.num-retries"] = "0"
         noted = {SOURCE: source, ENTRIES: str(entries)}
         try:
@@ -85,7 +85,7 @@ class IcebergTarget:
             raise Overtaken(str(error)) from error
 
     def _create(self, schema: pa.Schema) -> Table:
-        """Make the table, without rows: whoever is first with them, of several, is so by the first snapshot."""
+        """Create the table without rows: of concurrent exports, the first snapshot decides which adds them."""
         from pyiceberg.exceptions import NamespaceAlreadyExistsError, TableAlreadyExistsError
 
         namespace = self._name.rpartition(".")[0]
@@ -93,7 +93,7 @@ class IcebergTarget:
             self._catalog.create_namespace(namespace)
         except NamespaceAlreadyExistsError:
             pass
-        except Exception:  # a SQL catalogue looks and then inserts: of two at once, its database refuses one
+        except Exception:  # a SQL catalogue checks, then inserts: of two at once, the database rejects one
             if not self._catalog.namespace_exists(namespace):
                 raise
         try:
@@ -103,7 +103,7 @@ class IcebergTarget:
 
 
 def _grew(schema: pa.Schema, table: Table) -> bool:
-    """Return whether a table lacks columns, or has narrower ones."""
+    """Return whether the table lacks columns, or has narrower ones."""
     from pyiceberg.io.pyarrow import schema_to_pyarrow
 
     known = schema_to_pyarrow(table.schema())
@@ -148,8 +148,7 @@ def _sql_catalog(url: str, warehouse: str) -> Catalog:
     from pyiceberg.catalog import load_catalog
     from sqlalchemy.exc import SQLAlchemyError
 
-    # Two exports that begin at once, with no catalogue yet: both look for its tables, find none, and make them. The
-    # second one fails; at its next look they are there.
+    # If two exports start without a catalogue, both create its tables, and one fails; its second attempt finds them.
     for last in (False, True):
         try:
             return load_catalog("downspout", type="sql", uri=url, warehouse=warehouse)
@@ -163,7 +162,7 @@ def _sql_catalog(url: str, warehouse: str) -> Catalog:
 
 
 def _known(schema: pa.Schema) -> pa.Schema:
-    """Return the columns in types that Iceberg has: it has no integers of 8 and 16 bits."""
+    """Convert the columns to types that Iceberg has: it has no 8- or 16-bit integers."""
     return pa.schema([field.with_type(_known_type(field.type)) for field in schema])
 
 
