@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from downspout import checkout, registry
 
-TYPE_CHECKING = False  # as in the registry: nothing is imported here
+TYPE_CHECKING = False  # not typing's: this module imports almost nothing, like the registry
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
@@ -27,7 +27,7 @@ def run(
     metrics_port: int | None = None,
     quiet: bool = False,
 ) -> RunReport:
-    """Run a topology in this process; return what came of it. See :func:`downspout.run.call.run`."""
+    """Run a topology in this process; return its report. See :func:`downspout.run.call.run`."""
     from downspout.run import call
 
     return call.run(

@@ -1,10 +1,10 @@
 """The ``downspout`` program, also as ``python -m downspout``.
 
-Nothing heavy is imported before Ctrl-C is taken care of: until a command has begun, it ends the process without a
-traceback. Once a command runs, :mod:`downspout.cli` decides. Nor before ``os._exit`` is taken care of.
+The handlers for Ctrl-C and ``os._exit`` are installed before any heavy import. Until a command starts, Ctrl-C ends the
+process without a traceback; afterwards, :mod:`downspout.cli` handles it.
 """
 
-import _signal as signal  # type: ignore[import-not-found]  # without enums: their making takes time
+import _signal as signal  # type: ignore[import-not-found]  # without enums, which take time to create
 import gc
 import os
 import sys
@@ -13,7 +13,7 @@ _exit = os._exit
 
 
 def _leave(number: int, frame: object) -> None:
-    """Nothing has begun, or all is done."""
+    """End the process before a command has started, or after it has ended."""
     os.write(2, b"downspout: interrupted\n")
     _exit(128 + number)
 
@@ -26,7 +26,7 @@ def program() -> int:
     """Run the command of this process; return its exit code."""
     from downspout.exit_guard import guard
 
-    # Nearly all that imports make stays, and with Python's thresholds each dozen of them is looked through in vain.
+    # Nearly all objects from imports stay, so collections with Python's default thresholds would find nothing.
     gc.set_threshold(200_000, 20, 50)
     guard()
     from downspout.cli import main

@@ -1,15 +1,15 @@
-"""In a checkout, ``downspout.spouts`` and ``downspout.bolts`` are the folders at its root, as they are in the wheel.
+"""In a checkout, map ``downspout.spouts`` and ``downspout.bolts`` to the folders at its root, as the wheel does.
 
-The repository has the shape of a streamparse project, so its own code imports ``spouts.kafka``. Users write
-``downspout.spouts.kafka`` everywhere. Both names give the same module, and so the same classes: ``isinstance`` and
-pickles hold whichever name was imported. If a user's own ``spouts`` hides ours, ours is loaded under the longer name.
+The repository is laid out as a streamparse project, so its own code imports ``spouts.kafka``. Users always import
+``downspout.spouts.kafka``. Both names refer to the same module with the same classes, so ``isinstance`` and pickles
+work with either. If a user's own ``spouts`` hides ours, ours is loaded under the longer name.
 """
 
 from __future__ import annotations
 
 import sys
 
-TYPE_CHECKING = False  # part of `import downspout`, which is done before Ctrl-C is taken care of: nothing is imported
+TYPE_CHECKING = False  # not typing's: `import downspout` precedes the handler for Ctrl-C, so it imports nothing heavy
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from importlib.machinery import ModuleSpec
@@ -28,7 +28,7 @@ class CheckoutFinder:
     def find_spec(
         self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """Return how to load a module of the two folders, None for any other."""
+        """Return the spec of a module in the two folders, None for any other."""
         if not name.startswith(_PACKAGE) or (short := name.removeprefix(_PACKAGE)).partition(".")[0] not in _FOLDERS:
             return None
         from importlib.machinery import ModuleSpec, PathFinder
@@ -44,17 +44,17 @@ class CheckoutFinder:
         return ModuleSpec(name, self)  # type: ignore[arg-type]  # a loader by its methods
 
     def create_module(self, spec: ModuleSpec) -> None:
-        """Let the import system make a module, which :meth:`exec_module` replaces."""
+        """Let the import system create a module, which :meth:`exec_module` replaces."""
 
     def exec_module(self, module: ModuleType) -> None:
-        """Put the module with the short name in the place of this one."""
+        """Replace this module with the one of the short name."""
         from importlib import import_module
 
         sys.modules[module.__name__] = import_module(module.__name__.removeprefix(_PACKAGE))
 
 
 def install(package: str) -> None:
-    """Let a checkout's folders be found, given the folder of ``downspout``. In a wheel they lie inside it."""
+    """Install the finder if ``package``, the folder of ``downspout``, is in a checkout."""
     root = package.rpartition("/")[0]
     from os.path import isdir
 

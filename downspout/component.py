@@ -1,4 +1,4 @@
-"""The base of our bolts, and what all components share."""
+"""The base class of our bolts, and helpers for all components."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ __all__ = ["FLUSH", "OF_SPOUT", "RUN", "SINKS", "WHY_RECORDS", "Bolt", "Failure"
 
 
 def input_fields(context: Mapping[str, Any]) -> dict[tuple[str, str], list[str]]:
-    """Return the fields of each input of a bolt, by component and stream, from what ``initialize`` is given.
+    """Return the fields of each input of a bolt, by component and stream, from the context of ``initialize``.
 
-    Storm lists in ``source->stream->fields`` every stream of each component that the bolt reads, those that it does not
-    read too (``TopologyContext.getThisInputFields``); which it does read is in ``source->stream->grouping``. Storm's
-    own streams, ticks for one, are left out, and so are those by which our components speak with each other.
+    Storm's ``source->stream->fields`` lists all streams of each component that the bolt reads, including streams it
+    does not read (``TopologyContext.getThisInputFields``); ``source->stream->grouping`` has only those it reads.
+    Internal streams, Storm's (such as ticks) and ours, are omitted.
 
     >>> fields = {"parse": {"default": ["word"], "rejects": ["value"]}, "__system": {"__tick": ["rate_secs"]}}
     >>> grouping = {"parse": {"default": {"type": "SHUFFLE"}}}
@@ -44,7 +44,7 @@ def input_fields(context: Mapping[str, Any]) -> dict[tuple[str, str], list[str]]
 
 
 def task_number(context: Mapping[str, Any]) -> tuple[int, int]:
-    """Return which of its component's tasks this is, from 0, and how many there are.
+    """Return the index of this task among its component's tasks, and their number.
 
     >>> task_number({"taskid": 5, "componentid": "a", "task->component": {"3": "a", "4": "b", "5": "a"}})
     (1, 2)
@@ -57,10 +57,10 @@ def task_number(context: Mapping[str, Any]) -> tuple[int, int]:
 
 
 class Bolt(MultilangComponent, streamparse.Bolt):
-    """Base of the project's bolts: a streamparse bolt on our wire that goes on after a bad tuple.
+    """Base of the project's bolts: a streamparse bolt with our wire protocol that survives a bad tuple.
 
-    streamparse's default ends the process when ``process`` raises, which on Storm restarts a worker for one bad
-    record. Here the tuple fails, the error is reported, and the next tuple is processed.
+    By default, streamparse ends the process when ``process`` raises, so on Storm one bad record restarts a worker.
+    Here the tuple fails, the error is reported, and the next tuple is processed.
     """
 
     exit_on_exception = False
@@ -69,7 +69,7 @@ class Bolt(MultilangComponent, streamparse.Bolt):
     clock: Clock = SYSTEM_CLOCK
     engine_services: BoltEngine | None = None
     wants_tick_s: ClassVar[int] = 0
-    """How often it wants a tick, in seconds, where its config does not say; 0: never."""
+    """Default interval of ticks, in seconds; 0: none."""
 
     @classmethod
     def spec(
@@ -80,18 +80,18 @@ class Bolt(MultilangComponent, streamparse.Bolt):
         config: Mapping[str, Any] | None = None,
         **settings: Any,
     ) -> ShellBoltSpec:
-        """Put the bolt into a topology.
+        """Add the bolt to a topology.
 
         Args:
             name: default: the name of the topology's attribute.
             inputs: streamparse's inputs.
             par: how many tasks; default: the class's ``par``.
-            config: Storm's settings for this component, and ours by their whole names; default: the class's ``config``.
-            settings: ours without the prefix that ``settings_scopes`` names: ``fields=["carrier"]``.
+            config: Storm's settings for this component, and ours by their full keys; default: the class's ``config``.
+            settings: ours without the prefix from ``settings_scopes``: ``fields=["carrier"]``.
 
         Raises:
             ConfigError: a setting is unknown, malformed or out of range.
-            TypeError: settings are given to a bolt that has none.
+            TypeError: the bolt has no settings.
         """
         if settings and len(cls.settings_scopes) != 1:
             raise TypeError(f"{cls.__name__}.spec() does not take {', '.join(settings)}")
@@ -112,16 +112,16 @@ class Bolt(MultilangComponent, streamparse.Bolt):
 
     @classmethod
     def requires_of(cls, config: Mapping[str, Any]) -> tuple[str, ...]:
-        """Return the fields that each input stream must have. A bolt whose settings add some overrides this."""
+        """Return the fields that each input stream must have; overridden if they depend on settings."""
         return cls.requires
 
     @classmethod
     def outputs_of(cls, config: Mapping[str, Any]) -> Any:
-        """Return streamparse's ``outputs``. A bolt whose fields depend on its settings overrides this."""
+        """Return streamparse's ``outputs``; overridden if they depend on settings."""
         return cls.outputs
 
     def ack_many(self, tups: Iterable[Any]) -> None:
-        """Ack tuples, or ids of tuples; on the local engine by one call for all."""
+        """Ack tuples, or ids of tuples; one call on the local engine."""
         if self.engine_services is not None:
             self.engine_services.ack_many(tups)
             return
@@ -129,11 +129,11 @@ class Bolt(MultilangComponent, streamparse.Bolt):
             self.ack(tup)
 
     def emit_many(self, rows: Sequence[Sequence[Any]], anchors: Sequence[Any]) -> None:
-        """Emit a tuple of each row to the default stream, each anchored to one tuple; on the local engine by one call.
+        """Emit a tuple per row to the default stream, each anchored to one tuple; one call on the local engine.
 
         Args:
             rows: the values of each tuple.
-            anchors: as many tuples.
+            anchors: the anchor of each tuple.
         """
         if self.engine_services is not None:
             self.engine_services.emit_many(rows, anchors)
@@ -142,7 +142,7 @@ class Bolt(MultilangComponent, streamparse.Bolt):
             self.emit(list(row), anchors=[anchor])
 
     def fail_because(self, tup: Any, error: Exception) -> None:
-        """Fail one tuple and say why, without raising; the local engine tells the spout."""
+        """Fail a tuple with a reason, without raising; the local engine passes it to the spout."""
         if self.engine_services is not None:
             self.engine_services.fail_because(tup, error)
             return

@@ -1,7 +1,7 @@
-"""Errors that say what is wrong, where, and what to do about it.
+"""Errors for users: the problem, its location, and a hint.
 
-Every error that a user can cause or must act on is a :class:`DownspoutError`. Its text names the culprit and its
-coordinates, and ends in a cure. The command line prints that text and no traceback, and exits with
+Every error that a user can cause or must act on is a :class:`DownspoutError`. Its text names the bad item and its
+coordinates, and ends with a hint. The command line prints that text without a traceback, and exits with
 :attr:`DownspoutError.exit_code`; any other exception is a bug and shows its traceback.
 """
 
@@ -11,11 +11,11 @@ from typing import Any, TypeAlias
 
 
 class DownspoutError(Exception):
-    """Base of all errors that are meant for a user.
+    """Base of all errors for users.
 
     Args:
-        message: what is wrong, with the culprit and its coordinates: ``orders[3]@918: value is not JSON``.
-        cure: one thing to try, as an imperative sentence without the word "Try".
+        message: the problem, with the bad item's coordinates: ``orders[3]@918: value is not JSON``.
+        cure: a hint, to follow the word "Try:".
 
     >>> str(DownspoutError("orders[3]@918: value is not JSON", cure="look at it with `downspout kafka show`"))
     'orders[3]@918: value is not JSON. Try: look at it with `downspout kafka show`'
@@ -32,7 +32,7 @@ class DownspoutError(Exception):
         super().__init__(f"{sentence} Try: {cure}" if cure else message)
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the error as ``--json`` has it.
+        """Return the error for ``--json``.
 
         >>> ConfigError("kafka.topics is not set", cure="kafka.topics=orders").as_dict()["error"]["exit_code"]
         2
@@ -42,13 +42,13 @@ class DownspoutError(Exception):
 
 
 class ConfigError(DownspoutError):
-    """A setting is unknown, malformed, out of range or contradicts another."""
+    """A setting is unknown, malformed, out of range, or contradicts another."""
 
     exit_code = 2
 
 
 class TopologyError(DownspoutError):
-    """A topology cannot be loaded or is wired wrongly."""
+    """A topology cannot be loaded, or its graph is wrong."""
 
     exit_code = 2
 
@@ -66,18 +66,18 @@ class BrokerError(DownspoutError):
 
 
 class SilentBrokersError(BrokerError):
-    """No broker answers now. That passes: what runs tries again."""
+    """No broker answers now. This is temporary, and callers retry."""
 
 
 class TakenOverError(BrokerError):
-    """Another process has taken this one's place: in the consumer group, or as the owner of offsets, batches or a
-    transactional id. To try again would throw that one out."""
+    """Another process has replaced this one: in the consumer group, or as owner of offsets, batches or a transactional
+    id. A retry would evict that process."""
 
     exit_code = 14
 
 
 class UnreadableError(BrokerError):
-    """Kafka cannot give records whole: they are damaged or too large. To try again does not help."""
+    """Kafka cannot return records in full: they are damaged or too large. A retry does not help."""
 
 
 class RecordError(DownspoutError):
@@ -87,30 +87,30 @@ class RecordError(DownspoutError):
 
 
 class UnavailableError(RecordError):
-    """A service that a component needs for a record, such as a schema registry, cannot be reached now.
+    """A service that a component needs for a record, such as a schema registry, is unavailable.
 
-    The tuple fails, and the spout tries the record again for as long as it takes: no attempt is counted.
+    The tuple fails, and the spout retries the record without limit: no attempt is counted.
     """
 
 
 class DataLossError(DownspoutError):
-    """Records that should be there are gone from Kafka (retention, truncation, a re-created topic)."""
+    """Unprocessed records are gone from Kafka (retention, truncation, a recreated topic)."""
 
     exit_code = 6
 
 
 class SinkError(DownspoutError):
-    """A sink cannot write, or its directory is not what its log says."""
+    """A sink cannot write, or its directory does not match its log."""
 
     exit_code = 7
 
 
 class StoreAwayError(SinkError):
-    """A sink's store cannot take rows now: it does not answer, is full, or is locked. To try again helps, some time.
+    """A sink's store is unavailable, full or locked; a later retry may succeed.
 
     Args:
-        state: what is the matter with it, after its name: "has been full".
-        why: the store's own words, or who holds it.
+        state: its condition, as text to follow its name: "has been full".
+        why: the store's own message, or the holder of the lock.
     """
 
     def __init__(self, message: str, *, cure: str | None = None, state: str = "", why: str = "") -> None:
@@ -119,7 +119,7 @@ class StoreAwayError(SinkError):
 
 
 class ComponentError(DownspoutError):
-    """A spout or bolt raised, and the run cannot go on. Names component, task and tuple."""
+    """A spout or bolt raised, and the run cannot continue. Names component, task and tuple."""
 
     exit_code = 8
 
@@ -131,23 +131,23 @@ class StormError(DownspoutError):
 
 
 class SparkError(DownspoutError):
-    """Spark, or a process of it, has ended, and the run with it."""
+    """Spark, or one of its processes, has ended, and so has the run."""
 
     exit_code = 9
 
 
 class RunsAlready(StormError):
-    """The Storm that is to be started runs."""
+    """The Storm to be started is already running."""
 
 
 UserError: TypeAlias = Exception | SystemExit
-"""What a user's code may raise. ``SystemExit`` is how argparse, click and other libraries say that an input is wrong:
-inside a component that is an error like any other, and not the end of the process."""
+"""Exceptions from users' code. argparse, click and other libraries raise ``SystemExit`` for invalid input: inside a
+component, it is an error like any other, and does not end the process."""
 USER_ERRORS = (Exception, SystemExit)
 
 
 def coordinates(topic: str, partition: int, offset: int | None = None) -> str:
-    """Name a place in Kafka the way all messages do.
+    """Format a partition or record as in all messages.
 
     >>> coordinates("orders", 3, 918)
     'orders[3]@918'

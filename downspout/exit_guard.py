@@ -1,10 +1,10 @@
-"""No component ends the process as if it were done.
+"""Keeps components from ending the process with a code of success.
 
-``os._exit`` runs no handlers: a bolt that calls ``os._exit(0)`` would look like a run that has come to its end. So it
-is replaced at the start of the program, before any code of the user is loaded: ``from os import _exit`` in a topology's
-file gives the replacement as well. An ``exit`` that C code calls is not seen here.
+``os._exit`` runs no handlers: if a bolt called ``os._exit(0)``, the run would seem complete. So it is replaced at the
+start of the program, before any user code is loaded; even ``from os import _exit`` gets the replacement. A call of
+``exit`` in C code is not detected.
 
-Nothing heavy is imported: this is part of every command's start.
+This module imports nothing heavy, since every command loads it.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import NoReturn
 
-leave_at_once = os._exit  # The real one
+leave_at_once = os._exit  # The original
 
 
 def _as_text(text: str, is_error: bool) -> str:
@@ -27,21 +27,21 @@ _shaped: Callable[[str, bool], str] = _as_text
 
 
 def say(text: str, *, is_error: bool = False) -> None:
-    """Write a line to standard error from a signal's handler or another thread: not through Python's own buffers."""
+    """Write a line to standard error without Python's buffers; safe in signal handlers and other threads."""
     with suppress(OSError):
         os.write(2, f"{_shaped(text, is_error)}\n".encode())
 
 
 def say_as(shaped: Callable[[str, bool], str]) -> None:
-    """Give :func:`say` another form of line, made of the text and whether it is an error."""
+    """Set the function that formats lines for :func:`say` from the text and whether it is an error."""
     global _shaped
     _shaped = shaped
 
 
 def guard() -> None:
-    """Let ``os._exit`` say who called it, and make exit code 0 that of a component's error.
+    """Make ``os._exit`` report its caller, and replace exit code 0 with that of a component's error.
 
-    A process that a component forks may leave as it likes.
+    Processes forked by a component are not affected.
     """
     pid = os.getpid()
 
@@ -62,7 +62,7 @@ def guard() -> None:
 
 
 def _caller(status: int) -> str:
-    """Return who called: the component, and at which record, where it was one."""
+    """Name the caller: the component and its record, or the line of code."""
     frame = sys._getframe(2)
     if (calls := sys.modules.get("downspout.run.watchdog")) is not None and (call := calls.current_call(frame)):
         return f"{call.name} called os._exit({status}){call.doing}"

@@ -1,7 +1,7 @@
-"""What a package offers to others, tests among them, without importing it.
+"""Lazy public names of packages, for other packages and tests.
 
-A package's ``__init__`` lists its names by the module that has them. Importing the package costs nothing; a name is
-looked up when it is asked for. So a module can be moved, split or joined within its package without a change elsewhere.
+A package's ``__init__`` lists its public names by module. Importing the package costs nothing; a name is imported on
+first access. So modules can be moved, split or joined within the package without changes elsewhere.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 def offered(package: str, homes: Mapping[str, str]) -> tuple[Callable[[str], Any], list[str]]:
     """Return a package's ``__getattr__`` and ``__all__`` (PEP 562).
 
-    ``homes``: module, relative to the package → the names that it offers, separated by blanks.
+    ``homes``: module, relative to the package → its public names, separated by blanks.
 
     >>> find, names = offered("downspout", {"offset_ranges": "merged"})
     >>> names

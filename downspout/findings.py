@@ -1,7 +1,7 @@
-"""What `downspout check` says of a topology, one finding at a time.
+"""The findings of `downspout check`.
 
-Each package finds what concerns it (``engine/findings.py``, ``spout/findings.py``, ``sink/findings.py`` …);
-``downspout.run.topology_check`` asks them all.
+Each package checks its own part (``engine/findings.py``, ``spout/findings.py``, ``sink/findings.py`` …);
+``downspout.run.topology_check`` runs all checks.
 """
 
 from __future__ import annotations

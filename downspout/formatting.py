@@ -1,4 +1,4 @@
-"""How numbers are written in what people read."""
+"""Formatting of numbers, names and tables for messages."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ UNITS_S = {"ms": 0.001, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86_4
 
 
 def counted(count: int, noun: str, plural: str = "") -> str:
-    """Return a count with its noun, in the singular where it is one.
+    """Return a count with its noun, in the singular for 1.
 
     Args:
-        plural: of the noun, where that is not an ``s`` more.
+        plural: of the noun, if it does not just add an ``s``.
 
     >>> counted(1, "record"), counted(3000, "record"), counted(0, "reply", "replies")
     ('1 record', '3,000 records', '0 replies')
@@ -23,7 +23,7 @@ def counted(count: int, noun: str, plural: str = "") -> str:
 
 
 def safe_repr(value: Any) -> str:
-    """Return a value as Python shows it, whatever its ``__repr__`` does.
+    """Return the ``repr`` of a value, even if its ``__repr__`` raises.
 
     >>> safe_repr(["a", 1])
     "['a', 1]"
@@ -35,7 +35,7 @@ def safe_repr(value: Any) -> str:
 
 
 def figure(value: float) -> str:
-    """Return a number, whole ones with all their digits.
+    """Format a number, whole ones with all digits.
 
     >>> figure(1_800_000.0), figure(10), figure(0.25)
     ('1,800,000', '10', '0.25')
@@ -44,7 +44,7 @@ def figure(value: float) -> str:
 
 
 def lasting(seconds: float) -> str:
-    """Return how long something takes, as exactly as people want to know it.
+    """Format a duration with a suitable unit.
 
     >>> lasting(0.4), lasting(119), lasting(600), lasting(9_000), lasting(400_000)
     ('0 s', '119 s', '10 min', '2.5 h', '4.6 days')
@@ -56,7 +56,7 @@ def lasting(seconds: float) -> str:
 
 
 def seconds_of(text: str, bare: str = "") -> float | None:
-    """Return the seconds of a duration as people write it; ``bare`` is the unit of a number without one.
+    """Parse a duration; ``bare`` is the unit of a number without one; None: malformed.
 
     >>> seconds_of("30s"), seconds_of("1.5 m"), seconds_of("7d"), seconds_of("5", "ms"), seconds_of("5")
     (30.0, 90.0, 604800.0, 0.005, None)
@@ -70,9 +70,9 @@ LAST_CUTOFF = 0.65
 
 
 def nearest(name: str, known: Iterable[str], otherwise: str, cutoff: float = 0.6) -> str:
-    """Return the known name that a wrong one was to be, or what else there is to try.
+    """Return the known name most similar to a wrong one, or ``otherwise``.
 
-    A scope that two settings share makes them no neighbours: what follows it must be alike, too.
+    A common scope alone does not make two keys similar: the rest must match, too.
 
     >>> [nearest(name, ["kafka.group", "kafka.topics"], "look it up") for name in ("kafak.group", "kafka.stop", "x")]
     ['kafka.group', 'look it up', 'look it up']
@@ -84,11 +84,11 @@ def nearest(name: str, known: Iterable[str], otherwise: str, cutoff: float = 0.6
     return otherwise
 
 
-SLASHES = {"parquet": "///", "sqlite": "///"}  # of URLs of files
+SLASHES = {"parquet": "///", "sqlite": "///"}  # in URLs of local files
 
 
 def nearest_url(scheme: str, schemes: Iterable[str], *others: str) -> str:
-    """Return the URL that a wrong scheme was to begin, or all that there are, ``others`` besides.
+    """Return the URL form of the scheme most similar to a wrong one, or all valid forms, including ``others``.
 
     >>> nearest_url("postgre", ["sqlite", "postgresql"]), nearest_url("mysql", ["sqlite", "postgresql"], "kafka")
     ('postgresql://…', 'one of kafka, postgresql://…, sqlite:///…')
@@ -98,7 +98,7 @@ def nearest_url(scheme: str, schemes: Iterable[str], *others: str) -> str:
 
 
 def size(count: int) -> str:
-    """Return a number of bytes, in units of 1,000 as disks have them.
+    """Format a number of bytes, in decimal units.
 
     >>> size(999), size(1_500), size(128_000_000), size(2_340_000_000)
     ('999 B', '1.5 kB', '128 MB', '2.3 GB')
@@ -112,7 +112,7 @@ def size(count: int) -> str:
 
 
 def columns(rows: Sequence[Sequence[str]], numbers: Collection[int]) -> list[str]:
-    """Return rows of cells as lines, the columns of ``numbers`` flush right.
+    """Align rows of cells; the columns in ``numbers`` are right-aligned.
 
     >>> columns([["a", "12"], ["bb", "3"]], {1})
     ['a   12', 'bb   3']

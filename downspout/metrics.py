@@ -1,6 +1,6 @@
-"""The one table of metrics: what a component counts or measures, with its name and unit.
+"""The table of all metrics, with names and units.
 
-The live view, the summary of a run, what Prometheus and OpenTelemetry read and the documentation derive from it.
+The live view, the summary of a run, the exporters for Prometheus and OpenTelemetry, and the docs derive from it.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ class Metric:
 
     name: str  # as in a component's ``report()``
     kind: str  # ``"counter"`` (only grows) or ``"gauge"``
-    unit: str  # what one of it is
+    unit: str  # a plural noun, or ``seconds``, ``bytes``, ``text``
     help: str  # one sentence
-    note: str = ""  # what else there is to say
+    note: str = ""  # further explanation
     of: str = "component"  # or ``"partition"``: as in ``report_partitions()``; or ``"run"``
 
     @property
@@ -149,6 +149,6 @@ _TABLE = (
 
 METRICS: dict[str, Metric] = {metric.name: metric for metric in _TABLE if metric.of == "component"}
 PARTITION_METRICS: dict[str, Metric] = {metric.name: metric for metric in _TABLE if metric.of == "partition"}
-"""What a spout, or the emitter of batches, reports of each of its partitions (``report_partitions``)."""
+"""Metrics of each partition, from a spout's or batch emitter's ``report_partitions``."""
 RUN_METRICS: dict[str, Metric] = {metric.name: metric for metric in _TABLE if metric.of == "run"}
-"""What there is to say of a run as a whole."""
+"""Metrics of the whole run."""

@@ -1,7 +1,7 @@
-"""Sets of offsets as plain lists of sorted, disjoint half-open ranges, and what can be asked of several of them.
+"""Sets of offsets as plain lists of sorted, disjoint half-open ranges, and operations on them.
 
-Each function walks its arguments once: O(ranges), whatever the number of offsets in them. A set that grows offset by
-offset is :class:`downspout.ledger.ranges.Ranges`, whose iteration gives such a list.
+Most functions take O(ranges), regardless of the number of offsets. For a set that grows offset by offset, see
+:class:`downspout.ledger.ranges.Ranges`, which iterates over such ranges.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ OffsetRanges = list[OffsetRange]
 
 
 def of_offsets(offsets: Iterable[int] | NDArray[np.int64]) -> OffsetRanges:
-    """Return the set of some offsets, given in any order.
+    """Return the set of these offsets, given in any order.
 
     >>> of_offsets([5, 3, 4, 9, 9])
     [(3, 6), (9, 10)]
     """
-    import numpy as np  # commands know of ranges whose arguments are only looked at
+    import numpy as np  # here, since some commands never need it
 
     given: NDArray[Any] = offsets if isinstance(offsets, np.ndarray) else np.array(list(offsets), dtype=np.int64)
     ordered = np.unique(given)
@@ -36,7 +36,7 @@ def of_offsets(offsets: Iterable[int] | NDArray[np.int64]) -> OffsetRanges:
 
 
 def runs_of(rising: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return the starts and the ends of the ranges that rising offsets make; at least one is given. O(n).
+    """Return the starts and the ends of the ranges of ascending offsets, at least one. O(n).
 
     >>> import numpy as np
     >>> [bound.tolist() for bound in runs_of(np.array([3, 4, 5, 9]))]
@@ -49,7 +49,7 @@ def runs_of(rising: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.in
 
 
 def union(*sets: Iterable[OffsetRange]) -> OffsetRanges:
-    """Return what is in any of the sets; they need not be sorted.
+    """Return the union of sets, which need not be sorted.
 
     >>> union([(0, 3), (8, 9)], [(2, 5)], [(5, 6)])
     [(0, 6), (8, 9)]
@@ -64,7 +64,7 @@ def union(*sets: Iterable[OffsetRange]) -> OffsetRanges:
 
 
 def subtract(whole: Sequence[OffsetRange], away: Sequence[OffsetRange]) -> OffsetRanges:
-    """Return what is in ``whole`` and not in ``away``.
+    """Return ``whole`` without ``away``.
 
     >>> subtract([(0, 10), (20, 22)], [(3, 5), (9, 21)])
     [(0, 3), (5, 9), (21, 22)]
@@ -86,7 +86,7 @@ def subtract(whole: Sequence[OffsetRange], away: Sequence[OffsetRange]) -> Offse
 
 
 def intersect(one: Sequence[OffsetRange], other: Sequence[OffsetRange]) -> OffsetRanges:
-    """Return what is in both.
+    """Return the intersection of two sets.
 
     >>> intersect([(0, 10)], [(3, 5), (9, 21)])
     [(3, 5), (9, 10)]
@@ -105,7 +105,7 @@ def holds(ranges: Sequence[OffsetRange], offset: int) -> bool:
 
 
 def clip(ranges: Iterable[OffsetRange], within: Sequence[OffsetRange]) -> OffsetRanges:
-    """Return the parts of ranges that lie in a set. The ranges may overlap one another, and then so do the parts.
+    """Return the parts of ranges that lie in a set; overlapping ranges give overlapping parts.
 
     >>> clip([(0, 4), (2, 9), (2, 3)], [(3, 8)])
     [(3, 4), (3, 8)]
@@ -114,12 +114,12 @@ def clip(ranges: Iterable[OffsetRange], within: Sequence[OffsetRange]) -> Offset
 
 
 def count(ranges: Iterable[OffsetRange]) -> int:
-    """Return how many offsets a set has."""
+    """Return the number of offsets in a set."""
     return sum(end - start for start, end in ranges)
 
 
 def show(ranges: Sequence[OffsetRange], limit: int = 3) -> str:
-    """Return the beginning of a set for people.
+    """Format the beginning of a set.
 
     >>> show([(3, 4), (7, 10), (12, 13), (20, 30)])
     '@3, @7–9, @12, …'

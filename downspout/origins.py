@@ -1,9 +1,8 @@
-"""The column ``origin`` of a chunk: of each row, the record that it came from, and which of that record's rows it is.
+"""The column ``origin`` of a chunk: the source record of each row, and the row's path among that record's rows.
 
-It is a struct with the parts of :class:`~downspout.ledger.origin.Origin`. What is the same in all rows (the topic, its
-id, mostly the path) is stored once, as a dictionary: a million rows cost their offsets and a byte for each such part.
-Filters and joins of Arrow's carry it along. A column that has been through Spark or Storm's pipe has plain texts
-instead; both are read.
+It is a struct with the parts of :class:`~downspout.ledger.origin.Origin`. Texts (the topic, its id, the path) are
+dictionaries, because they are usually the same in all rows. Arrow's filters and joins preserve the column. After Spark
+or Storm's pipe, the dictionaries are plain texts; both forms are accepted.
 
 ``n`` below is the number of rows.
 """
@@ -32,13 +31,13 @@ FIELDS = list(ORIGIN)
 OFFSET = pa.int64()
 CONSTANTS_MAX, CONSTANT_ROWS = 256, 1_000
 ITSELF = -1
-"""Instead of an index in :func:`under`: the row is all that was made of its record."""
+"""Instead of an index in :func:`under`: the row keeps its origin."""
 _constants: dict[str | int, Any] = {}
-"""Columns of one value, the longest that was asked for, of the values that came last."""
+"""Cache of constant columns, the longest so far, for the latest values."""
 
 
 def origins(topic: str, topic_id: str, partition: int, offsets: Any, path: str | Sequence[str] = "") -> pa.StructArray:
-    """Return the column for records of one partition.
+    """Make the column for records of one partition.
 
     Args:
         offsets: one per row, as a numpy or Arrow array, or numbers.
@@ -62,13 +61,13 @@ def origins(topic: str, topic_id: str, partition: int, offsets: Any, path: str |
 
 
 def column_of(values: Sequence[Any]) -> pa.StructArray:
-    """Return the column for any origins, given one by one.
+    """Make the column from any origins.
 
     >>> column_of([Origin("lines", "", 0, 17), ["lines", "", 1, 3, "split.0"]]).field("offset").to_pylist()
     [17, 3]
 
     Raises:
-        ValueError: one is not an origin.
+        ValueError: a value is not an origin.
     """
     found = [Origin.of(value) for value in values]
     parts = [pa.array([origin[place] for origin in found], _plain(field)) for place, field in enumerate(ORIGIN)]
@@ -77,7 +76,7 @@ def column_of(values: Sequence[Any]) -> pa.StructArray:
 
 
 def is_origins(kind: Any) -> bool:
-    """Return whether a column of this type tells origins.
+    """Return whether this is the type of an origin column.
 
     >>> is_origins(ORIGIN), is_origins(pa.string())
     (True, False)
@@ -91,7 +90,7 @@ def origin_at(column: Any, row: int) -> Origin:
 
 
 def common_of(column: Any) -> Origin | None:
-    """Return the origin of the first row, if the others differ from it in the offset alone; None: they do not.
+    """Return the origin of the first row if all rows differ only in their offsets, else None.
 
     >>> common_of(origins("lines", "", 0, [17, 19]))
     Origin(topic='lines', topic_id='', partition=0, offset=17, path='')
@@ -121,12 +120,12 @@ def each(column: Any) -> Iterator[Origin]:
 
 
 def _plainly(part: Any) -> Any:
-    """Return a part without a dictionary: an item of one is ten times as slow to read."""
+    """Decode a dictionary, whose items are ten times slower to read."""
     return part.dictionary_decode() if pa.types.is_dictionary(part.type) else part
 
 
 def rows_of(batch: Any) -> Iterator[tuple[Any, ...]]:
-    """Return the values of each record, as a tuple of the stream holds them.
+    """Return the values of each row, as in tuples.
 
     >>> list(rows_of(pa.RecordBatch.from_pydict({"word": ["dog", None], "letters": [3, 0]})))
     [('dog', 3), (None, 0)]
@@ -135,7 +134,7 @@ def rows_of(batch: Any) -> Iterator[tuple[Any, ...]]:
 
 
 def values_of(column: Any) -> Sequence[Any]:
-    """Return a column's values as they are in tuples of records: a map is a dict.
+    """Return a column's values as in tuples: a map is a dict.
 
     >>> values_of(pa.array([[("a", 1)]], pa.map_(pa.string(), pa.int8())))
     [{'a': 1}]
@@ -147,36 +146,35 @@ def values_of(column: Any) -> Sequence[Any]:
 
 
 def offsets_of(column: Any) -> NDArray[np.int64]:
-    """Return the offsets as a numpy array, without a copy where that can be."""
+    """Return the offsets as a numpy array, if possible without a copy."""
     found: NDArray[np.int64] = part_of(column, "offset").to_numpy(zero_copy_only=False)
     return found
 
 
 def part_of(column: Any, name: str) -> Any:
-    """Return one part of the column as an array, slices and nulls of the whole taken into account."""
+    """Return one part of the column as an array, with slices and nulls of the struct applied."""
     if isinstance(column, pa.ChunkedArray):
         column = column.combine_chunks()
     if not (column.offset or column.null_count):
         return column.field(name)
-    import pyarrow.compute as pc  # a quarter of a second of CPU, which few need
+    import pyarrow.compute as pc  # takes a quarter of a second of CPU, and is rarely needed
 
     return pc.struct_field(column, name)
 
 
 def as_dictionary(part: Any) -> Any:
-    """Return one part of the column as a dictionary."""
+    """Encode a part of the column as a dictionary."""
     return part if pa.types.is_dictionary(part.type) else part.dictionary_encode()
 
 
 def under(column: Any, component: str, indexes: Any, stream: str = "default") -> pa.StructArray:
-    """Return the column with one more step in each path, as :meth:`Origin.child` makes it; for bolts that make several
-    rows of one.
+    """Extend each path as :meth:`Origin.child` does, for bolts that emit several rows per input.
 
     Args:
-        column: of the rows that were made; the rows of one record still have its origin.
+        column: the origins of the inputs, one per emitted row.
         component: the name of the bolt.
-        indexes: which of its record's rows each one is; ``ITSELF`` for one that keeps the origin that it has.
-        stream: where they go.
+        indexes: the index of each row among those of its input; ``ITSELF`` for a row that keeps its origin.
+        stream: the stream of the rows.
 
     Raises:
         ValueError: a row has no origin.
@@ -188,7 +186,7 @@ def under(column: Any, component: str, indexes: Any, stream: str = "default") ->
     paths, places = as_dictionary(part_of(column, "path")), np.asarray(indexes, dtype=np.int64) - ITSELF
     if paths.null_count:
         raise ValueError("a row has no origin, so what is made of it can have none")
-    # Rows are many and paths few: each path is made once.
+    # Few of the paths differ, so each is made once.
     most = int(places.max(initial=0)) + 1
     pairs, codes = np.unique(paths.indices.to_numpy().astype(np.int64) * most + places, return_inverse=True)
     known, names = paths.dictionary.to_pylist(), []
@@ -202,7 +200,7 @@ def under(column: Any, component: str, indexes: Any, stream: str = "default") ->
 
 
 def places_among_equals(numbers: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return for each number how many equal ones stand before it: which of its record's rows each row is.
+    """Return for each number how many equal ones precede it: the index of each row among those of its record.
 
     >>> places_among_equals(np.array([7, 3, 7, 7])).tolist()
     [0, 0, 1, 2]
@@ -229,7 +227,7 @@ def _constant(text: str, count: int) -> Any:
 
 
 def _first(value: str | int, count: int, make: Callable[[Any, int], Any]) -> Any:
-    """Return ``count`` times the same value, from a longer array that was made before: a small chunk costs little."""
+    """Return a constant column, a slice of a longer cached one, so that small chunks cost little."""
     known = _constants.get(value)
     if known is None or len(known) < count:
         while len(_constants) >= CONSTANTS_MAX:

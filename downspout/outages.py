@@ -1,13 +1,13 @@
-"""Outages: what does not answer, what waits for it, and when it is over, in a few lines of log.
+"""Outages: services that do not answer, the components that wait for them, and a few log lines about both.
 
-Whatever waits for a service (a broker, a database, a store, a disk) says so here at each try, and no more when the
-service answers. One line tells of an outage within ``SOON_S``, one a minute while it lasts, and one when it is over.
+A component that waits for a service (a broker, a database, a store, a disk) reports each failed attempt here, and the
+end of its wait. An outage is logged after ``SOON_S``, once a minute, and when it ends.
 
     OUTAGES.waiting("PostgreSQL at db:5432", "sink orders", "connection timed out", since=began)
     OUTAGES.over("PostgreSQL at db:5432", "sink orders")
 
-Who stands still in a try that has no answer cannot say so. It makes the try within :meth:`Outages.asking`, and a thread
-says it. :class:`Patience` does all that for a store, and decides when to try again.
+A component that is blocked in an attempt cannot report it, so it makes the attempt within :meth:`Outages.asking`, and a
+thread reports it. :class:`Patience` does this for a store, and schedules the next attempt.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from downspout.errors import StoreAwayError
 from downspout.formatting import lasting
 
 SOON_S = 3.0
-"""A shorter outage is not worth a line: a broker that restarts, a connection that is made anew."""
+"""Shorter outages, such as a broker's restart or a new connection, are not logged."""
 AGAIN_S = 60.0
 SLOW_S = 20.0
-"""What had an answer after less was slow; the like is not worth another line within a minute."""
+"""After a shorter outage, a slow answer of the same service within a minute is not logged."""
 LOOK_S = 0.5
 TRY_S = (0.25, 5.0)
-"""Pause before the second try, and the longest one before a later try."""
+"""Pause before the second attempt, and the longest pause."""
 SILENT, LOCKED, FULL = "has not answered", "has been locked", "has been full"
 OVER_QUOTA = "has had no room left in this user's quota"
 CURES = {
@@ -40,10 +40,10 @@ CURES = {
     FULL: "free the disk",
     OVER_QUOTA: "free the disk, or a larger quota",
 }
-"""What ends an outage, by what is the matter with the service."""
+"""Hints by the state of a service."""
 
 State = tuple[str, str]
-"""What is the matter with a service, after its name ("has been locked"), and why, if that is known."""
+"""The state of a service, as text to follow its name ("has been locked"), and the reason, if known."""
 T = TypeVar("T")
 
 logger = logging.getLogger("downspout.outages")
@@ -59,8 +59,8 @@ class Outage:
     state: str = SILENT
     why: str = ""
     waiting: dict[str, None] = field(default_factory=dict)
-    said_at: float | None = None  # when a line was logged last
-    last: float = 0.0  # when anything waited for it last
+    said_at: float | None = None  # time of the last log line
+    last: float = 0.0  # time of the last report
 
     def __str__(self) -> str:
         who = list(self.waiting)
@@ -72,13 +72,13 @@ class Outage:
 
     @property
     def cure(self) -> str:
-        """What ends it; who waits for it goes on by itself then."""
+        """A hint; waiting components continue by themselves."""
         return CURES.get(self.state, CURES[SILENT])
 
 
 @dataclass(slots=True, eq=False)
 class _Request:
-    """Something that is under way."""
+    """An attempt in progress."""
 
     service: str
     who: str
@@ -88,7 +88,7 @@ class _Request:
 
 
 class Outages:
-    """The outages that one process knows of. Any thread may call.
+    """The outages known to a process. Thread-safe.
 
     >>> outages = Outages()
     >>> outages.waiting("the registry", "parse", "refused")
@@ -103,19 +103,19 @@ class Outages:
         self._lock = threading.RLock()
         self._open: dict[str, Outage] = {}
         self._requests: set[_Request] = set()
-        self._quiet: dict[str, float] = {}  # until when a service that was slow is not mentioned for being so again
+        self._quiet: dict[str, float] = {}  # by slow service, until when further slow answers are not logged
         self._thread: threading.Thread | None = None
-        self._ended: dict[str, float] = {}  # when outages were over, on the monotonic clock
+        self._ended: dict[str, float] = {}  # ends of outages, on the monotonic clock
 
     def waiting(self, service: str, who: str, why: str = "", since: float | None = None, state: str = SILENT) -> None:
-        """Say that ``who`` waits for a service; to be called again at each try that fails.
+        """Report that ``who`` waits for a service; call it at each failed attempt.
 
         Args:
-            service: with node and host.
-            who: the component, and what it does.
-            why: the error of the last try; empty: silence.
-            since: when the first try began that failed, on the monotonic clock; None: now.
-            state: what is the matter with it, after its name.
+            service: with its address.
+            who: the component, with its purpose.
+            why: the last attempt's error; empty: no answer.
+            since: start of the first failed attempt, on the monotonic clock; None: now.
+            state: its condition, as text to follow its name.
         """
         now = self._clock.monotonic()
         with self._lock:
@@ -135,7 +135,7 @@ class Outages:
             logger.warning("%s", text)
 
     def over(self, service: str, who: str) -> None:
-        """Say that ``who`` does not wait for a service any more. Costs nothing where it did not."""
+        """Report that ``who`` no longer waits for a service. Costs nothing if it did not."""
         if service not in self._open:
             return
         with self._lock:
@@ -157,14 +157,14 @@ class Outages:
         soon_s: float = SOON_S,
         look: Callable[[], State | None] | None = None,
     ) -> Iterator[None]:
-        """Say that ``who`` waits, from another thread, where what is done in this context takes long.
+        """Report from another thread that ``who`` waits, if the block takes long.
 
         Args:
-            since: when it was asked first, on the monotonic clock.
-            soon_s: how long it may take.
-            look: returns what is the matter; None: nothing, it takes its time.
+            since: start of the first attempt, on the monotonic clock.
+            soon_s: time without a report.
+            look: returns the state to report; None: no outage, only a slow answer.
         """
-        if self._clock is not SYSTEM_CLOCK:  # time that does not pass by itself
+        if self._clock is not SYSTEM_CLOCK:  # virtual time does not pass during a call
             yield
             return
         request = _Request(service, who, since, max(since + soon_s, self._quiet.get(service, 0.0)), look)
@@ -192,20 +192,20 @@ class Outages:
                     continue
                 found = (SILENT, "") if request.look is None else request.look()
                 request.due = self._clock.monotonic() + SOON_S
-                with self._lock:  # answered meanwhile: who asked may have said so
+                with self._lock:  # the attempt may have ended meanwhile
                     if found is not None and request in self._requests:
                         state, why = found
                         self.waiting(request.service, request.who, why, request.since, state)
 
     def forget(self) -> None:
-        """Forget all: nobody waits any more, since a run is over."""
+        """Forget all outages, at the end of a run."""
         with self._lock:
             self._open.clear()
             self._quiet.clear()
             self._ended.clear()
 
     def end(self, service: str, how: str = "answers again") -> None:
-        """Say that a service answers, or is not needed any more, whoever waited for it. Most calls cost nothing."""
+        """Report that a service answers, or is no longer needed, for all who wait. Most calls cost nothing."""
         if service not in self._open:
             return
         with self._lock:
@@ -219,40 +219,40 @@ class Outages:
             logger.warning("%s %s, after %s", outage.service, how, lasted)
 
     def current(self) -> list[Outage]:
-        """Return what does not answer at the moment, and is waited for."""
+        """Return the outages for which components wait now."""
         now = self._clock.monotonic()
         with self._lock:
             return [outage for outage in self._open.values() if now - outage.last < AGAIN_S]
 
 
 OUTAGES = Outages()
-"""Those of this process."""
+"""The outages of this process."""
 
 
 class Patience:
-    """Of one who needs a store: how long that is away, and when to try again."""
+    """Attempts of a component to reach a store: duration of the outage, and pauses."""
 
     def __init__(self, who: str, most_s: float, clock: Clock = SYSTEM_CLOCK) -> None:
         self._who, self._clock = who, clock
-        self._most_s = most_s  # how long it may be away; 0: without end
+        self._most_s = most_s  # longest outage; 0: no limit
         self._outages = OUTAGES if clock is SYSTEM_CLOCK else Outages(clock)
         self._service = ""
         self._since: float | None = None
-        self._tries = 0  # in vain
+        self._tries = 0  # failed ones
 
     @property
     def lasted_s(self) -> float:
-        """How long the store has been away by now."""
+        """Duration of the current outage."""
         return 0.0 if self._since is None or not self._tries else self._clock.monotonic() - self._since
 
     @contextmanager
     def trying(
         self, service: str, *, soon_s: float = SOON_S, look: Callable[[], State | None] | None = None
     ) -> Iterator[None]:
-        """Try within this context; the arguments are those of :meth:`Outages.asking`.
+        """Make an attempt in this context; arguments as for :meth:`Outages.asking`.
 
         Raises:
-            StoreAwayError: the try was in vain; :meth:`pause_s` says when to try again.
+            StoreAwayError: the attempt failed; :meth:`pause_s` returns the pause before the next.
         """
         self._service = service
         if self._since is None:
@@ -268,10 +268,10 @@ class Patience:
         self.over()
 
     def pause_s(self, error: StoreAwayError) -> float:
-        """Return how long to wait after a try in vain.
+        """Return the pause after a failed attempt.
 
         Raises:
-            StoreAwayError: the store was away for too long.
+            StoreAwayError: the outage has lasted too long.
         """
         self._tries += 1
         self._outages.waiting(self._service, self._who, error.why, self._since, error.state or SILENT)
@@ -280,12 +280,12 @@ class Patience:
         return float(min(TRY_S[0] * 2 ** min(self._tries - 1, 16), TRY_S[1]))
 
     def over(self) -> None:
-        """The store has answered."""
+        """Report that the store has answered."""
         self._since, self._tries = None, 0
         self._outages.over(self._service, self._who)
 
     def until_it_works(self, work: Callable[[], T], service: str, look: Callable[[], State | None] | None = None) -> T:
-        """Do some work; where the store is away, again and again until it is back."""
+        """Repeat some work until the store is available."""
         while True:
             try:
                 with self.trying(service, look=look):

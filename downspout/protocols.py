@@ -1,7 +1,7 @@
-"""What a component may offer an engine beyond streamparse's own methods, and what an engine of ours does for it.
+"""Optional methods of components beyond streamparse's, and services of our engines for components.
 
-Nothing of this is needed: any streamparse component runs on all engines. Nor does a component have to import this
-module. The engines look each member up by its name (:func:`offered`), so a class offers a method by having it.
+All of it is optional: any streamparse component runs on all engines. Components need not import this module: the
+engines look up each method by name (:func:`offered`).
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ class Failure:
 
     Attributes:
         kind: ``"fail"`` (a bolt failed it), ``"exception"`` (a bolt raised), ``"timeout"`` or ``"crash"`` (the process
-            died, and nothing else was out).
+            died with only this tuple in flight).
         component: the bolt that failed it; empty for a timeout.
         task: that bolt's task id; -1 for a timeout.
-        error: class name and message of the exception, where there is one.
-        stack: its traceback as text, where there is one.
-        outage: whether it is the fault of a service that was away, and not of the record; then it is a ``"timeout"``,
-            and the record is tried again without end.
+        error: class name and message of the exception, if any.
+        stack: its traceback as text, if any.
+        outage: whether an unavailable service is the cause, not the record. Then ``kind`` is ``"timeout"``, and the
+            record is retried without limit.
     """
 
     kind: str
@@ -43,21 +43,20 @@ class Failure:
     outage: bool = False
 
 
-# --- what an engine calls ---
+# --- called by engines ---
 
 
 class ComponentOffers(Protocol):
     """Optional methods of spouts and bolts. A class may also have these attributes:
 
     =====================  ====================================================================================
-    ``clock``              an engine sets it before ``initialize`` (see ``downspout.clock``)
+    ``clock``              set by the engine before ``initialize`` (see ``downspout.clock``)
     ``engine_services``    likewise, to SpoutEngine or BoltEngine; None on Storm
     ``settings_scopes``    prefixes of the settings that the class reads
     ``requires``           bolt: fields that each of its input streams must have
-    ``stateful``           bolt on Spark: whether what it holds outlives a batch; without it, the groupings decide
-    ``stateful_keys``      bolt on Spark: the name of an attribute, a dict of which a batch reads and writes only the
-                           keys that it touches
-    ``retries_failed``     spout: whether it emits again what failed, until it gives up by itself
+    ``stateful``           bolt on Spark: whether it keeps state between batches; by default, the groupings decide
+    ``stateful_keys``      bolt on Spark: the name of an attribute with a dict; a batch loads only the keys it uses
+    ``retries_failed``     spout: whether it retries failed tuples, until it gives up by itself
     ``can_emit_chunks``    spout: whether ``kafka.emit=chunk`` makes it emit chunks
     =====================  ====================================================================================
     """
@@ -66,84 +65,81 @@ class ComponentOffers(Protocol):
         """Return metrics for the live view and the summary; the names are in ``downspout.metrics``."""
 
     def report_dead_letters(self) -> Mapping[str, Any]:
-        """Return what it has dead-lettered: see ``downspout.dead_letters.dead_letter``; empty where nothing can be."""
+        """Return its dead letters (see ``downspout.dead_letters.dead_letter``); empty if it writes none."""
 
     def report_partitions(self) -> Mapping[str, Mapping[str, Any]]:
-        """Return where it stands in each partition that it reads; ``downspout.metrics.PARTITION_METRICS`` has names."""
+        """Return metrics of each partition that it reads, named as in ``downspout.metrics.PARTITION_METRICS``."""
 
     def close(self) -> None:
         """Release everything; called once at the end of a run."""
 
     def before_exit(self) -> None:
-        """On Storm: finish before the process ends (``downspout.wire.multilang``)."""
+        """Clean up before the process ends, on Storm (``downspout.wire.multilang``)."""
 
 
 class SpoutOffers(ComponentOffers, Protocol):
     """Optional methods of spouts."""
 
     def ack_many(self, tup_ids: Sequence[Any]) -> None:
-        """Take many acks; called instead of ``ack`` where the class has ``engine_services``."""
+        """Process many acks; called instead of ``ack`` if the class has ``engine_services``."""
 
     def fail_with(self, tup_id: Any, failure: Failure) -> None:
-        """Take a fail with its reason; called instead of ``fail`` by an engine that knows it."""
+        """Process a fail with its reason; called instead of ``fail`` by an engine that knows it."""
 
     def exhausted(self) -> bool:
-        """Return whether a bounded run has emitted everything up to its end; acks may be outstanding."""
+        """Return whether a bounded run has emitted all records up to its end; acks may be outstanding."""
 
     def end_reached(self) -> bool:
-        """Return whether a bounded run has everything up to its end acked and committed."""
+        """Return whether a bounded run has acked and committed all records up to its end."""
 
     def waits_for_acks(self) -> bool:
-        """Return whether it emits nothing until what is out is acked; then bolts drain.
+        """Return whether it emits nothing until all tuples in flight are acked; then bolts drain.
 
         On Storm the spout asks the bolts itself (``downspout.wire.side_streams``).
         """
 
     def run_timers(self) -> None:
-        """Look at your timers: ``next_tuple`` is not called, since enough is out or the spout rests."""
+        """Run timers, while enough tuples are in flight or the spout pauses, so ``next_tuple`` is not called."""
 
     def finish(self) -> bool:
-        """Return whether all is committed; called while a run ends and nothing is out. May emit what is needed."""
+        """Return whether all is committed; called at the end of a run without tuples in flight. May emit tuples."""
 
     def tried_before(self, tup_id: Any) -> bool:
-        """Return whether an earlier run left this tuple behind while later ones got through."""
+        """Return whether an earlier run left this tuple undone although it completed later ones."""
 
     def record_at(self, origin: Any) -> Any:
-        """Return the whole record of an origin, as it was read, while it is in memory; else None."""
+        """Return the whole record of an origin if it is still in memory, else None."""
 
 
 class BoltOffers(ComponentOffers, Protocol):
     """Optional methods of bolts."""
 
     def process_chunk(self, tup: Any) -> None:
-        """Take a chunk: ``tup.values`` is a RecordBatch. Other bolts get its records."""
+        """Process a chunk: ``tup.values`` is a RecordBatch. Bolts without this method receive its records."""
 
     def process_many(self, tups: list[Any]) -> int:
-        """Process the first of these, as many as are plain; return how many those were.
-
-        The next one goes to ``process``, which says what is odd about it.
-        """
+        """Process tuples up to the first that needs ``process``, which is called for it; return their number."""
 
     def drain(self) -> None:
-        """Write out what you hold; do not wait for a tick."""
+        """Write out buffered rows now, without waiting for a tick."""
 
     def drain_and_wait(self) -> None:
-        """Do as ``drain``, and settle all of it before you return: the batch of an engine ends (Spark)."""
+        """Like ``drain``, but return only when all is acked or failed, at the end of a batch (Spark)."""
 
     def is_waiting(self) -> bool:
-        """Return whether what it writes to is away: then spouts rest, and no tuple times out."""
+        """Return whether its target is unavailable: then spouts pause, and no tuple times out."""
 
     def drain_at(self) -> float | None:
-        """Return when ``drain_old`` is to be called, or ``drain``, by ``clock``; None: not now."""
+        """Return when to call ``drain_old``, or else ``drain``, by ``clock``; None: no need."""
 
     def drain_old(self) -> None:
-        """Write out what is old enough: nobody waits for the rest."""
+        """Write out rows that are old enough."""
 
 
 def offered(component: object, method: Callable[Concatenate[Any, P], R]) -> Callable[P, R] | None:
-    """Return a component's own version of an optional method; None where it has none.
+    """Return a component's version of an optional method; None if it has none.
 
-    A user's component may happen to have a method of the same name that takes other arguments. It is not ours to call.
+    A user's method that has the same name by chance, but other parameters, is ignored.
 
     >>> class Sink:
     ...     def drain(self): ...
@@ -168,10 +164,10 @@ def offers(cls: object, method: Callable[..., Any]) -> bool:
 
 
 def takes_chunks(cls: type) -> bool:
-    """Return whether a class of bolts has a ``process_chunk`` that does what its ``process`` and its ``emit`` do.
+    """Return whether a class of bolts has a ``process_chunk`` that matches its ``process`` and ``emit``.
 
-    A subclass that overrides one of those two, and inherits ``process_chunk``, means its own method to be called. It is
-    given records.
+    A subclass that overrides one of those but inherits ``process_chunk`` expects its own method to be called, so it
+    receives records.
 
     >>> class Parse:
     ...     def process(self, tup): ...
@@ -185,17 +181,17 @@ def takes_chunks(cls: type) -> bool:
 
 
 def emits_chunks(cls: type) -> bool:
-    """Return whether a class of spouts can emit chunks: it says so, and no subclass has an emit of its own."""
+    """Return whether a class of spouts can emit chunks: it declares so, and no subclass overrides its emit."""
     return bool(getattr(cls, "can_emit_chunks", False)) and _stands(cls, "can_emit_chunks", ("next_tuple", "emit"))
 
 
 def _stands(cls: type, name: str, others: tuple[str, ...]) -> bool:
-    """Return whether no subclass of the class that defines an attribute overrides one of these others."""
+    """Return whether no subclass of the class that defines ``name`` overrides one of ``others``."""
     return all(_definer(cls, name) <= _definer(cls, other) for other in others)
 
 
 def _definer(cls: type, name: str) -> int:
-    """Return how far up a class's ancestors an attribute is defined."""
+    """Return the position of an attribute's class in the method resolution order."""
     return next((at for at, each in enumerate(cls.__mro__) if name in vars(each)), len(cls.__mro__))
 
 
@@ -205,7 +201,7 @@ def scopes_of(cls: object) -> tuple[str, ...]:
 
 
 def stateful_keys(cls: object) -> str:
-    """Return the attribute that a class of bolts keeps by key on Spark; empty: none.
+    """Return the attribute whose keys a class of bolts keeps as state on Spark; empty: none.
 
     >>> class Count:
     ...     stateful_keys = "counts"
@@ -216,25 +212,25 @@ def stateful_keys(cls: object) -> str:
 
 
 def wrong_stateful_keys(cls: object) -> str:
-    """Return what is wrong with a class's ``stateful_keys``; empty: nothing."""
+    """Return an error about a class's ``stateful_keys``; empty: it is valid."""
     named = getattr(cls, "stateful_keys", None)
     if named is None or (isinstance(named, str) and named.isidentifier()):
         return ""
     return f"stateful_keys = {named!r}, which is not the name of an attribute"
 
 
-# --- what a component calls ---
+# --- called by components ---
 
 
 @dataclass(frozen=True)
 class SpoutEngine:
-    """What the local engine does for a spout.
+    """Services of the local engine for a spout.
 
     Attributes:
         emit_many: emits a tuple per row to the default stream, each under its message id.
-        bolts_with: returns the names of the bolts that have a tuple, or what came of it.
+        bolts_with: returns the names of the bolts that hold a tuple or its descendants.
         other_spouts: returns the other spouts of the process.
-        free_s: returns the seconds until anything but this spout may have something to do: acks come no earlier.
+        free_s: returns the seconds until any other component may run; no ack arrives earlier.
     """
 
     emit_many: Callable[[Iterable[Sequence[Any]], Iterable[Any]], None]
@@ -245,13 +241,13 @@ class SpoutEngine:
 
 @dataclass(frozen=True)
 class BoltEngine:
-    """What the local engine does for a bolt; :class:`downspout.component.Bolt` has methods for it.
+    """Services of the local engine for a bolt; :class:`downspout.component.Bolt` has methods for them.
 
     Attributes:
         emit_many: emits a tuple per row to the default stream, each anchored to one tuple.
         ack_many: acks tuples, or ids of tuples.
-        fail_because: fails one tuple, and tells the spout why.
-        record_at: returns the whole record of an origin, if a spout of the process has it in memory; else None.
+        fail_because: fails one tuple, and passes the reason to the spout.
+        record_at: returns the whole record of an origin if a spout of this process has it in memory, else None.
     """
 
     emit_many: Callable[[Sequence[Sequence[Any]], Sequence[Any]], None]

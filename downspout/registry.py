@@ -1,6 +1,6 @@
-"""Who implements what a lower package only names: filled by ``downspout/__init__.py``, read where it is needed.
+"""Implementations for ports of lower packages, registered by ``downspout/__init__.py``.
 
-This is part of ``import downspout``, which is done before the program takes care of Ctrl-C: it imports nothing at all.
+This module is part of ``import downspout``, which precedes the handler for Ctrl-C, so it imports nothing.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ if TYPE_CHECKING:
     from typing import Any
 
 beside: list[Callable[[Any, Any], Any]] = []
-"""What opens, for a graph and its settings, what goes on beside a run (``downspout.run.call``)."""
+"""Start exporters beside a run, for a graph and its settings (``downspout.run.call``)."""
 schemes: dict[str, Callable[[], Any]] = {}
-"""What says where the cluster is that a name in ``kafka.bootstrap`` stands for (``downspout.kafka.clusters``)."""
+"""Resolve names in ``kafka.bootstrap``, such as ``embedded``, to brokers (``downspout.kafka.clusters``)."""
 stores: dict[str, Callable[[str, Any], Any]] = {}
-"""What opens the offset stores whose URL has a scheme (``downspout.spout.ports``)."""
+"""Open offset stores, by the scheme of their URL (``downspout.spout.ports``)."""
 notes: list[Callable[[Path, str], Any]] = []
-"""What opens the notes of commits in a directory (``downspout.spout.ports``)."""
+"""Open the notes of commits in a directory (``downspout.spout.ports``)."""
 batch_stores: dict[str, Callable[[str, Any], Any]] = {}
-"""What opens the stores of batches' metadata whose URL has a scheme (``downspout.batches.stores``)."""
+"""Open stores for metadata of batches, by the scheme of their URL (``downspout.batches.stores``)."""
 state_stores: dict[str, Callable[[str, Any], Any]] = {}
-"""Likewise the stores of keyed state."""
+"""Open stores for keyed state, likewise."""

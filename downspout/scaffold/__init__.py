@@ -1,6 +1,6 @@
 """``downspout new``: a new project with columns inferred from records.
 
-To change what a new project holds: project.py
+To change the files of a new project: project.py
 To change how columns are inferred: infer.py
 """
 

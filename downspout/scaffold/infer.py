@@ -1,7 +1,7 @@
-"""The columns of records: a field for each place in the JSON objects, with its type.
+"""Infers columns from JSON records: a field for each path in the objects, with its type.
 
-**The type** of a column accepts all values of its place. A type is inferred only where all values that are not null
-agree. The rest is said, so that a person decides.
+A column's type accepts all values of its path. A type is inferred only if all non-null values agree; the rest is
+reported for the user to decide.
 """
 
 from __future__ import annotations
@@ -31,29 +31,29 @@ class Field:
     """One column."""
 
     name: str
-    path: str  # where the value stands, as ``parse.fields`` has it
+    path: str  # of the value, as in ``parse.fields``
     type: str
     remark: str = ""
-    is_open: bool = False  # whether a person should look at it
+    is_open: bool = False  # whether the user should check it
 
 
 @dataclass(frozen=True)
 class Inferred:
-    """The columns, what has none, and which records do not fit."""
+    """The inferred columns, and the paths and records that do not fit."""
 
     fields: list[Field]
-    left_out: list[tuple[str, str]]  # path and reason
-    unfit: dict[int, str]  # place in the sample → why the record does not fit its columns
+    left_out: list[tuple[str, str]]  # paths without a column: path, reason
+    unfit: dict[int, str]  # index in the sample → why the record does not fit the columns
 
 
 def infer(sample: RecordSample) -> Inferred:
-    """Return columns that take the records of a sample.
+    """Infer columns that accept the records of a sample.
 
-    Nested objects become fields of their own (``customer_id=customer.id``); arrays, and objects whose keys are data,
-    become lists and maps. A place where values of several kinds stand has no column.
+    The values of nested objects become fields (``customer_id=customer.id``); arrays, and objects whose keys are data,
+    become lists and maps. A path with values of several kinds has no column.
 
     Raises:
-        ConfigError: there is no column at all.
+        ConfigError: no column could be inferred.
 
     >>> lines = [b'{"id": 1, "at": "2026-01-31T12:00:00Z", "customer": {"id": "c7"}}']
     >>> found = infer(RecordSample(lines, [1], [json.loads(line) for line in lines], True))
@@ -77,7 +77,7 @@ def infer(sample: RecordSample) -> Inferred:
 
 
 def _places(objects: Sequence[Any], keys: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], int, FieldVerdict]]:
-    """Yield each place that becomes a column, or could: the way to it, how many values it has, and its type."""
+    """Yield each path that may become a column, with its number of values and its type."""
     for key, values in by_key(objects).items():
         here, known = (*keys, key), [value for value in values if value is not None]
         is_nested = any(known) and all(type(value) is dict for value in known) and not is_map(known)
@@ -92,7 +92,7 @@ def _absent(known: int, records: int) -> str:
 
 
 def _path(keys: Iterable[str]) -> str:
-    """Return the way to a value as ``parse.fields`` has it. Keys are data: what is not printable is escaped."""
+    """Return a path in the format of ``parse.fields``. Keys are data: unprintable characters are escaped."""
     return ".".join(
         key if key.isprintable() and _BARE.fullmatch(key) else json.dumps(key, ensure_ascii=not is_text(key))
         for key in keys
@@ -100,7 +100,7 @@ def _path(keys: Iterable[str]) -> str:
 
 
 def _name(keys: Sequence[str], taken: set[str]) -> str:
-    """Return a field's name that Python, Storm and Spark take, and no other field has.
+    """Return a unique field name that is valid in Python, Storm and Spark.
 
     >>> _name(["user", "first-name"], set()), _name(["class"], set()), _name(["ID"], {"id"})
     ('user_first_name', 'class_', 'ID_2')
@@ -118,7 +118,7 @@ def _name(keys: Sequence[str], taken: set[str]) -> str:
 
 
 def _unfit(lines: Sequence[bytes], fields: Sequence[Field]) -> dict[int, str]:
-    """Return the records that JsonParseBolt would reject with these columns: normally none."""
+    """Return the records that JsonParseBolt would reject with these columns, normally none."""
     columns = Columns.parse([f"{field.name}:{field.type}" for field in fields])
     parser = JsonParser(Paths([field.path for field in fields]), columns)
     found: dict[int, str] = {}
@@ -131,7 +131,7 @@ def _unfit(lines: Sequence[bytes], fields: Sequence[Field]) -> dict[int, str]:
 
 
 def said(found: Inferred) -> list[str]:
-    """Return a line for each thing that a person should look at."""
+    """Return a line for each result that the user should check."""
     lines = [f"{field.name}: {field.type}; {field.remark}" for field in found.fields if field.is_open]
     return lines + [f"{path}: left out; {reason}" for path, reason in found.left_out]
 
@@ -144,7 +144,7 @@ def as_paths(fields: Iterable[Field]) -> list[str]:
 # --- sample records ---
 
 RECORDS_MAX = 10_000
-"""Records that are read of a sample; more say little else."""
+"""Records read from a sample; more would add little."""
 LINE_BYTES_MAX = 1 << 20
 CURE = "one JSON object in each line, as `downspout kafka consume TOPIC --raw` prints them"
 
@@ -153,17 +153,17 @@ CURE = "one JSON object in each line, as `downspout kafka consume TOPIC --raw` p
 class RecordSample:
     """The records of a sample."""
 
-    lines: list[bytes]  # as they stand in the file, without their ends
-    numbers: list[int]  # of these lines, from 1
+    lines: list[bytes]  # as in the file, without line ends
+    numbers: list[int]  # their line numbers, from 1
     objects: list[dict[str, Any]]
-    is_whole: bool  # whether the file has no more
+    is_whole: bool  # whether the file has no further records
 
 
 def read_sample(path: Path) -> RecordSample:
-    """Return the first RECORDS_MAX records of a file; blank lines are left out.
+    """Read the first RECORDS_MAX records of a file, without blank lines.
 
     Raises:
-        ConfigError: the file cannot be read, has no records, or a line is not a JSON object; names the line.
+        ConfigError: the file cannot be read or has no records, or a line (which is named) is not a JSON object.
     """
     try:
         with path.open("rb") as file:
@@ -189,7 +189,7 @@ def _records(path: Path, file: Any) -> Iterator[tuple[int, bytes, dict[str, Any]
         if len(line) > LINE_BYTES_MAX:
             raise ConfigError(f"{where}: longer than {LINE_BYTES_MAX:,} bytes", cure=CURE)
         if number == 1:
-            line = line.removeprefix(codecs.BOM_UTF8)  # as Windows' programs put it before a text
+            line = line.removeprefix(codecs.BOM_UTF8)  # added by Windows programs
         if line := line.strip():
             yield number, line, _object(line, where)
 
@@ -228,22 +228,22 @@ _EPOCHS = (("timestamp_s", 1), ("timestamp_ms", 1_000), ("timestamp_us", 1_000_0
 _YEAR_2000_S, _YEAR_2100_S = 946_684_800, 4_102_444_800
 DIGITS_MAX = 38
 MAP_KEYS_MIN = 12
-"""So many different keys, none in half of the objects, are data and no field names."""
+"""This many different keys, none of them in half of the objects, are data, not field names."""
 _IN_STRUCT = re.compile(r"[^,:<>!?\s][^,:<>!?]*(?<!\s)")
-"""Names that the text of a struct's type can hold."""
+"""Names that a struct's type can contain."""
 
 
 @dataclass(frozen=True)
 class FieldVerdict:
-    """A column's type, and what there is to say of it."""
+    """A column's type, with a remark."""
 
-    type: str | None  # None: no type takes all values
+    type: str | None  # None: no type accepts all values
     remark: str = ""
-    is_open: bool = False  # whether a person should look at it
+    is_open: bool = False  # whether the user should check it
 
 
 def verdict(values: Iterable[Any], name: str) -> FieldVerdict:
-    """Return the type for all of these values; ``name`` is the last key on the way to them.
+    """Return a type for all of these values; ``name`` is the last key of their path.
 
     >>> verdict(["12.50", "3.999", None], "price").type
     'decimal(18,3)'
@@ -301,7 +301,7 @@ def _of_texts(texts: list[str]) -> FieldVerdict:
         return FieldVerdict("timestamp", naive, is_open=bool(naive))
     if found == {"decimal"}:
         return _of_decimals(texts)
-    if found == {"decimal", "whole"}:  # the whole ones may be codes as well
+    if found == {"decimal", "whole"}:  # the whole numbers may be codes
         return FieldVerdict("string", "text of numbers, some of them whole: kept as text", is_open=True)
     if found == {"whole"}:
         return FieldVerdict("string", "whole numbers as text, kept as text: some may begin with zeros", is_open=True)
@@ -334,7 +334,7 @@ def _of_decimals(texts: list[str]) -> FieldVerdict:
 
 
 def by_key(objects: Iterable[Mapping[str, Any]]) -> dict[str, list[Any]]:
-    """Return the values of many objects by their keys."""
+    """Group the values of objects by key."""
     found: dict[str, list[Any]] = {}
     for each in objects:
         for key, value in each.items():
@@ -343,13 +343,13 @@ def by_key(objects: Iterable[Mapping[str, Any]]) -> dict[str, list[Any]]:
 
 
 def is_map(objects: Sequence[Any]) -> bool:
-    """Return whether these objects have data for keys: many different ones, none of them in half of the objects."""
+    """Return whether the keys of these objects are data: many different ones, none in half of the objects."""
     counts = Counter(key for each in objects for key in each)
     return len(counts) >= MAP_KEYS_MIN and max(counts.values()) * 2 < len(objects)
 
 
 def _of_objects(objects: list[Any]) -> FieldVerdict:
-    """Return a type for whole objects, as items of a list have it or a map."""
+    """Return a struct or map type for objects."""
     fields = by_key(objects)
     if is_map(objects):
         inner = verdict([value for values in fields.values() for value in values], "")
@@ -378,12 +378,12 @@ def _of_arrays(arrays: list[Any], name: str) -> FieldVerdict:
 
 
 def is_text(key: str) -> bool:
-    """Return whether a key can be written as UTF-8; half of a surrogate pair cannot."""
+    """Return whether a key can be encoded as UTF-8, which a lone surrogate cannot."""
     return not any("\ud800" <= each <= "\udfff" for each in key)
 
 
 def shown(name: str) -> str:
-    r"""Return a key of a record as a line of text, and of Python, may hold it.
+    r"""Return a key in a form that is safe in a line of text or of Python.
 
     >>> shown("größe"), shown("a\nimport b")
     ('größe', '"a\\nimport b"')
@@ -392,7 +392,7 @@ def shown(name: str) -> str:
 
 
 def _is_time(text: str) -> bool:
-    """Return whether a text is a date or a time, and there is such a day.
+    """Return whether a text is a valid date or time.
 
     >>> _is_time("2026-02-28T12:00Z"), _is_time("2026-02-30")
     (True, False)

@@ -1,4 +1,4 @@
-"""The files of a new project: templates, filled with a name and the columns of its sample."""
+"""The files of a new project: templates filled with its name and inferred columns."""
 
 from __future__ import annotations
 
@@ -30,28 +30,28 @@ FILES = {
     "pyproject.toml": "pyproject.toml",
     ".gitignore": "gitignore",
 }
-"""Each file of a project, and its template."""
+"""Template by file of the project."""
 SAMPLE_MAX = 1_000
-"""Records that a project keeps of its sample."""
+"""Sample records kept in the project."""
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,63}")
 _LINE_MAX = 118
 
 
 def create(folder: Path, sample_file: Path | None = None) -> tuple[RecordSample, Inferred]:
-    """Make a project in a folder that is empty or does not exist; return its sample, and what was inferred of it.
+    """Create a project in an empty or new folder; return its sample and the inferred columns.
 
     Args:
-        folder: its last part is the name of the project, of its topic and of its topology.
-        sample_file: records as JSON lines; default: orders of a shop.
+        folder: its last part names the project, its topic and its topology.
+        sample_file: records as JSON lines; default: a shop's orders.
 
     Raises:
-        ConfigError: the name, the folder or the sample is wrong, or the folder cannot be written. Nothing is written
-            before all is known to be right.
+        ConfigError: the name, the folder or the sample is invalid, or the folder cannot be written. All is checked
+            before anything is written.
     """
     name = check_name(folder)
     check_folder(folder)
     if sample_file is not None:
-        shown = re.sub(r"[^\w.-]", "_", sample_file.name)  # it stands in a docstring, and a file may have any name
+        shown = re.sub(r"[^\w.-]", "_", sample_file.name)  # for a docstring; file names may contain anything
         sample, source = read_sample(sample_file), f"Inferred from {shown}."
     else:
         with as_file(TEMPLATES / "sample.ndjson") as shipped:
@@ -68,10 +68,10 @@ def create(folder: Path, sample_file: Path | None = None) -> tuple[RecordSample,
 
 
 def check_name(folder: Path) -> str:
-    """Return a project's name.
+    """Return a project's name, the folder's.
 
     Raises:
-        ConfigError: it cannot be the name of a module, or is that of one that is installed.
+        ConfigError: it is not a valid module name, or that of an installed module.
 
     >>> check_name(Path("my-shop"))
     Traceback (most recent call last):
@@ -89,13 +89,13 @@ def check_name(folder: Path) -> str:
 
 
 def _is_installed(name: str) -> bool:
-    """Return whether there is such a module; an empty folder in the working directory is none."""
+    """Return whether a module is installed; an empty folder in the working directory does not count."""
     found = importlib.util.find_spec(name)
     return found is not None and found.origin is not None
 
 
 def check_folder(folder: Path) -> None:
-    """Raise a ConfigError if a project cannot be made there."""
+    """Raise a ConfigError unless the folder is new or empty."""
     try:
         first = next(folder.iterdir(), None) if folder.exists() else None
     except OSError as error:
@@ -105,7 +105,7 @@ def check_folder(folder: Path) -> None:
 
 
 def render(name: str, source: str, sample: RecordSample, inferred: Inferred) -> Mapping[str, bytes]:
-    """Return the content of each file, by its path."""
+    """Return the content of each file by path."""
     records = [line for place, line in enumerate(sample.lines) if place not in inferred.unfit][:SAMPLE_MAX]
     values = {
         "name": name,
