@@ -1,1 +1,1 @@
-"""What ``make demo``, ``make storm-demo`` and ``make spark-demo`` run: ``python -m demos --on local|storm|spark``."""
+"""The demos of ``make demo``, ``make storm-demo``, ``make spark-demo``: ``python -m demos --on local|storm|spark``."""

@@ -1,7 +1,7 @@
-"""Step 5 of the demo: is all of it there, once, and right?
+"""Step 5 of the demo: check that the output is complete, correct and exactly once.
 
-It believes nothing that the topology says about itself. It reads the data files with pyarrow, the ends of the
-partitions from Kafka, and the flights from the package with pandas, and compares.
+It uses no code or figures of the topology: it reads the data files with pyarrow, the ends of the partitions from Kafka,
+and the flights from the package with pandas, and compares them.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from demos.flights_data import Flights
 from demos.screen import Screen
 
 RENAMED = {"origin": "from_airport", "dest": "to_airport"}
-"""How the package's columns are called in the files, where it differs."""
+"""Columns of the package that have other names in the files."""
 
 EXAMPLES_MAX = 3
 
@@ -33,7 +33,7 @@ _NULLABLE: Mapping[pa.DataType, Any] = {pa.int32(): pd.Int32Dtype(), pa.int64():
 
 @dataclass(frozen=True)
 class Finding:
-    """The answer to one question.
+    """The result of one check.
 
     Attributes:
         right: whether all is as it should be.
@@ -52,7 +52,7 @@ def read_rows(directory: Path) -> pd.DataFrame:
 
 
 def check_coverage(rows: pd.DataFrame, ends: Sequence[int]) -> Finding:
-    """Say whether every offset below each partition's end is in the rows exactly once, and nothing else."""
+    """Check that the rows have every offset below each partition's end exactly once, and no others."""
     missing: list[str] = []
     repeated: list[str] = []
     foreign: list[str] = []
@@ -83,12 +83,12 @@ def _places(partition: int, offsets: NDArray[np.int64]) -> list[str]:
 
 
 def check_values(rows: pd.DataFrame, frame: pd.DataFrame, flights: Flights) -> Finding:
-    """Say whether each row holds what the package has for the flight at its offset, in all columns of the package.
+    """Check that each row equals the package's flight at its offset, in all columns of the package.
 
     Args:
         rows: as :func:`read_rows` returns them; complete, see :func:`check_coverage`.
         frame: the flights in the order of publishing.
-        flights: the same as records; tells which flight is at which offset.
+        flights: the same as records, by offset.
     """
     place = np.concatenate([np.asarray(part, dtype=np.int64) for part in flights.rows])
     found = rows.sort_values(["_partition", "_offset"], ignore_index=True)
@@ -110,7 +110,7 @@ def check_values(rows: pd.DataFrame, frame: pd.DataFrame, flights: Flights) -> F
 
 
 def check_tables(tables: Mapping[str, pd.DataFrame], frame: pd.DataFrame) -> list[Finding]:
-    """Say for each table of the report whether it equals, to the last bit, what pandas makes of the package."""
+    """Check that each table of the report equals pandas' result from the package, bit by bit."""
     wanted = {
         "route_hours": flights_data.reference_route_hours(frame),
         "routes": flights_data.reference_routes(frame),
@@ -131,7 +131,7 @@ def _check_table(name: str, found: pd.DataFrame, wanted: pd.DataFrame) -> Findin
 
 
 def audited(directory: str | Path, *more: str, environment: Mapping[str, str] | None = None) -> Finding:
-    """Return what ``downspout audit`` says of a directory: its verdict, or all of it where something is wrong."""
+    """Run ``downspout audit`` on a directory; return its verdict, or its whole output if it finds problems."""
     command = [sys.executable, "-m", "downspout", "audit", str(directory), *more]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     said = [line for line in (done.stdout + done.stderr).splitlines() if line.strip()]
@@ -139,7 +139,7 @@ def audited(directory: str | Path, *more: str, environment: Mapping[str, str] | 
 
 
 def say_all(screen: Screen, findings: Iterable[Finding]) -> bool:
-    """Print what was found; return whether all of it is right."""
+    """Print findings; return whether all are right."""
     right = True
     for finding in findings:
         mark = "[green]✓[/green]" if finding.right else "[red]✗[/red]"

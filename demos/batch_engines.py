@@ -1,4 +1,4 @@
-"""The three engines that count in batches for ``make batch-demo``: each runs a topology to the end, through kills."""
+"""The three engines of ``make batch-demo``: each runs a topology to the end, through kills."""
 
 from __future__ import annotations
 
@@ -32,47 +32,47 @@ from downspout.storm.node import StormNode
 from downspout.storm.node_files import read_daemons
 
 ROOT = Path(__file__).resolve().parents[1]
-QUICK_S_MAX = 10.0  # How long an engine that is quick may take to begin a batch; at the end of all records none comes
+QUICK_S_MAX = 10.0  # Longest wait for a batch on a quick engine; after the last record none comes
 BATCHES_PER_KILL = 6
 STALLED_S_MAX = 180.0
 LOOK_S = 0.2
 TIMEOUT_S = 10
-"""On Storm a batch of which a process died comes again after that."""
+"""Timeout after which Storm repeats a batch whose process died."""
 
 
 @dataclass(frozen=True)
 class Job:
-    """What is counted."""
+    """A topology and its expected result."""
 
     name: str
     module: str  # of ``topologies``
     topic: str
     state: str
     records: int
-    wanted: Mapping[str, Any]  # by a plain count
-    storm: str  # the bolts in the topology's file for Storm, with names for what differs
+    wanted: Mapping[str, Any]  # expected result, from a plain count
+    storm: str  # the bolts in the topology's file for Storm, with placeholders
     reads: str = ""  # settings of the emitters there
 
     @property
     def target(self) -> str:
-        """What is run."""
+        """The topology's file."""
         return f"topologies/{self.module}.py"
 
     def show(self, value: Any) -> str:
-        """Return a value for a column."""
+        """Format a value."""
         return " / ".join(map(str, value)) if isinstance(value, list) else str(value)
 
 
 @dataclass(frozen=True)
 class Counted:
-    """What a job has stored in batches of one kind."""
+    """The result of a job with batches of one kind."""
 
     name: str  # of engine and kind
     kills: int
     wanted_kills: int
     hits: int  # kills while an attempt was active
     batches: int
-    restarts: int  # of the broker, meanwhile
+    restarts: int  # of the broker
     seconds: float
     found: Mapping[str, Any]
 
@@ -81,15 +81,15 @@ class Engine(ABC):
     """Runs jobs.
 
     Args:
-        kafka: the broker, which is stopped and started again once, in the middle of the first job.
+        kafka: the broker, which is restarted once, in the middle of the first job.
         folder: for stores and logs.
-        screen: says what is done.
+        screen: for progress.
         chance: decides when it kills.
     """
 
     name = ""
     does = ""
-    is_quick = False  # whether it is there again a second after a kill
+    is_quick = False  # whether it runs again a second after a kill
     active = 2  # batches at a time
 
     def __init__(self, kafka: EmbeddedKafka, folder: Path, screen: Screen, chance: random.Random) -> None:
@@ -98,11 +98,11 @@ class Engine(ABC):
 
     @contextmanager
     def running(self) -> Iterator[None]:
-        """Have what the engine needs besides the broker."""
+        """Start the services that the engine needs besides the broker."""
         yield
 
     def count(self, job: Job, kind: str, kills: int) -> Counted:
-        """Run a job in batches of one kind, killed so often; return what it has stored."""
+        """Run a job in batches of one kind with this many kills; return its result."""
         self.folder.mkdir(parents=True, exist_ok=True)
         path = Path(self.folder / f"{job.name}-{kind}-{uuid.uuid4().hex[:8]}.db").absolute()
         restarts, began = self._restarts, time.monotonic()
@@ -115,7 +115,7 @@ class Engine(ABC):
 
     @abstractmethod
     def _run(self, job: Job, kind: str, kills: int, path: Path) -> tuple[int, int, int]:
-        """Run it; return how often it was killed, how often in a batch, and the number of batches."""
+        """Run it; return the numbers of kills, of kills in a batch, and of batches."""
 
     def _settings(self, job: Job, kind: str, path: Path, batch: int) -> list[str]:
         return [
@@ -125,24 +125,24 @@ class Engine(ABC):
         ]  # fmt: skip
 
     def restart_broker_once(self) -> None:
-        """Take the broker away for a moment, while the topology runs."""
+        """Restart the broker once while the topology runs."""
         if not self._restarts:
             self._restarts += 1
             self.kafka.stop()
             self.kafka.start(progress=lambda line: None)
 
     def _pause_s(self, kills: int, seen: list[int]) -> float:
-        """Return how long to wait until the next kill; the broker is restarted before the one in the middle."""
+        """Return the pause before the next kill; restart the broker before the middle one."""
         seen.append(0)
         if len(seen) == (kills + 1) // 2:
             self.restart_broker_once()
         return self.chance.uniform(0.0, 0.1)
 
     def _pause_in_a_batch(self, is_active: Callable[[], bool], pause_s: float) -> float:
-        """Wait until a batch has begun, and for a while in it; return how long to wait still: not at all.
+        """Wait until a batch has run for the pause; return the remaining pause, 0.
 
-        On Spark a batch begins after a second, and without a broker there is none. One that has ended meanwhile is
-        followed by another, and the kill waits for that.
+        If the batch ends meanwhile, wait for the next one. On Spark a batch starts after a second, and without a broker
+        none does.
         """
         until = time.monotonic() + (QUICK_S_MAX if self.is_quick else STALLED_S_MAX)
         while time.monotonic() < until:
@@ -155,7 +155,7 @@ class Engine(ABC):
 
 
 def partition_lines(partitions: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> list[str]:
-    """Return a line for each partition, of what a run says of them by their readers.
+    """Return a line per partition with a run's metrics.
 
     >>> figures = {"committed": 7, "end": 9, "lag": 2, "fetched": 7, "fetches": 1, "fetch_mean_s": 0.002}
     >>> partition_lines({"lines": {"lines[0]": figures}})
@@ -176,7 +176,7 @@ class LocalEngine(Engine):
     name = "local"
     does = "downspout run, killed"
     is_quick = True
-    active = 4  # they are short here, and a kill between two shows nothing
+    active = 4  # batches are short here, and a kill between two tests nothing
 
     def _run(self, job: Job, kind: str, kills: int, path: Path) -> tuple[int, int, int]:
         batch = max(job.records // (BATCHES_PER_KILL * (kills + 2)), 2)
@@ -209,7 +209,7 @@ class SparkEngine(Engine):
         log.unlink(missing_ok=True)
         each = max(job.records // (3 * (kills + 1)), 2)
         options = ["--records-per-batch", str(each), "--checkpoint", str(checkpoint)]
-        # Of the batches' own store Spark has no need, and KafkaBatches is not run.
+        # Spark does not run KafkaBatches, so it needs no batch store.
         settings = self._settings(job, kind, path, each)
         done = lambda: len(batch_numbers(checkpoint / "commits"))  # noqa: E731
         run = KilledRun(job.target, settings, log, done, self.screen, how=("spark", "run"), options=options)
@@ -238,7 +238,7 @@ class StormEngine(Engine):
 
     @contextmanager
     def running(self) -> Iterator[None]:
-        """Have a Storm, and a project with the topologies that are submitted."""
+        """Start a Storm, and make a project with the topologies to submit."""
         self.project = self.folder / "storm-project"
         shutil.rmtree(self.project, ignore_errors=True)
         (self.project / "topologies").mkdir(parents=True)
@@ -278,14 +278,14 @@ class StormEngine(Engine):
         return killed, hits, committed(path)
 
     def _wait(self, over: Callable[[], bool], transactions: int, path: Path, job: Job) -> None:
-        """Wait until so many transactions are committed, or it is over; give up where nothing moves any more."""
+        """Wait until this many transactions are committed, or all is done; stop if there is no progress."""
         seen, moved_at = -1, time.monotonic()
         with self.screen.busy(f"{job.name} on Storm"):
             while (now := committed(path)) < transactions and not over():
                 if now > seen:
                     seen, moved_at = now, time.monotonic()
                 if time.monotonic() - moved_at > STALLED_S_MAX:
-                    return  # what is stored is compared with what should be
+                    return  # the comparison of the result will fail
                 time.sleep(LOOK_S)
 
     def _sparse(self, *words: str) -> None:
@@ -297,7 +297,7 @@ class StormEngine(Engine):
             raise StormError(f"sparse {words[0]} failed:\n{done.stdout}{done.stderr}", cure="`downspout storm logs`")
 
     def _pids(self, program: str) -> list[int]:
-        """Return the processes of a component, among all that this Storm's supervisor has started."""
+        """Return the processes of a component of this Storm."""
         daemons = read_daemons(self.node.directory)
         if daemons is None:
             return []
@@ -325,12 +325,12 @@ class Counted(Topology):
         store="{store}", kind="{kind}", {reads}
     )
 """
-"""What the topologies of ``topologies/`` would be if they named these topics and stores: on Storm what a component's
-own configuration says cannot be changed at its submission."""
+"""The topologies of ``topologies/`` with other topics and stores: on Storm, a submission cannot override the
+configuration of a component."""
 
 
 def committed(path: Path) -> int:
-    """Return how many transactions are committed."""
+    """Return the number of committed transactions."""
     with suppress(sqlite3.OperationalError), closing(sqlite3.connect(path, timeout=60)) as connection:
         for (current,) in connection.execute("SELECT current_txid FROM downspout_batches"):
             return int(current or 1) - 1
@@ -345,7 +345,7 @@ def is_active(path: Path) -> bool:
 
 
 def _stored(path: Path, job: Job) -> Mapping[str, Any]:
-    """Return what is in the state now; nothing before anything was stored."""
+    """Return the state's values, empty before the first commit."""
     with suppress(BatchStoreError):
         return {key[0]: value for key, value in read_state(f"sqlite:///{path}", job.state).items()}
     return {}

@@ -1,4 +1,4 @@
-"""Real flights, written at a constant rate, for as long as one likes."""
+"""Publishes real flights at a constant rate until stopped."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from downspout.kafka.client import KafkaCluster
 
 FLIGHTS = 50_000
 POISON = b'{"carrier": "UA", "flight": "<script>document.title = \'poison\'</script>"}'
-"""A value that no parser of flights takes, and no browser may."""
+"""A value that parsers of flights reject, and that a browser must not execute."""
 
 
 class Publisher(threading.Thread):
-    """Writes flights at a constant rate; every ``poison_every`` th of them is POISON."""
+    """Writes flights at a constant rate; every ``poison_every``-th record is POISON."""
 
     def __init__(self, cluster: KafkaCluster, rate: float, *, poison_every: int | None = None) -> None:
         super().__init__(name="publisher", daemon=True)
@@ -51,6 +51,6 @@ class Publisher(threading.Thread):
         return POISON if is_poison else record.value
 
     def end(self) -> None:
-        """Stop, and wait until all is written."""
+        """Stop, and wait until all records are written."""
         self._end.set()
         self.join(90.0)

@@ -1,4 +1,4 @@
-"""The demos whose processes are killed: each publishes the flights, runs while it is killed, and compares.
+"""The demos with kills: each publishes the flights, runs a topology through kills, and compares the result.
 
     python -m demos.drill kafka|sql|s3|formats|batches|windows       # or: make kafka-demo, make sql-demo, …
 
@@ -35,14 +35,14 @@ JOBS = {
     "windows": "demos.to_windows:WindowsDemo",
 }
 Step = tuple[str, Callable[[], Iterable[Finding]]]
-"""What a step does, and what does it and yields what it finds."""
+"""A step's description, and its iterator of findings."""
 
 
 class Drill(ABC):
     """One run of a demo.
 
     Attributes:
-        flights: once they are published.
+        flights: set once they are published.
         topic: that they are in.
         opened: is closed at the end, before the broker stops.
     """
@@ -50,7 +50,7 @@ class Drill(ABC):
     NAME: ClassVar[str]
     KILLS: ClassVar[int] = 10  # The default of the command line
     PUBLISHES: ClassVar[str] = "Start Kafka and publish the flights"
-    jars: Sequence[str] = ()  # sets that it needs besides Kafka's
+    jars: Sequence[str] = ()  # sets of jars besides Kafka's
     flights: Flights
     topic: str
 
@@ -62,7 +62,7 @@ class Drill(ABC):
         self.opened = ExitStack()
 
     def run(self) -> int:
-        """Do all steps; return the exit code: 0 right, 1 something is wrong."""
+        """Do all steps; return the exit code: 0 if all is right, else 1."""
         right = True
         self.screen.step(1, self.PUBLISHES)
         with started(self.screen, self.kafka, *self.jars), self.opened:
@@ -75,13 +75,13 @@ class Drill(ABC):
         return 0 if right else 1
 
     def publish(self) -> None:
-        """Bring the flights into their topic."""
+        """Publish the flights."""
         self.flights = Flights(self.frame)
         self.topic = flights_topic(self.screen, self.kafka.bootstrap, self.flights)
 
     @abstractmethod
     def steps(self) -> Iterable[Step]:
-        """Yield what comes after the flights are published."""
+        """Yield the steps after publishing."""
 
     def run_killed(
         self,
@@ -96,18 +96,18 @@ class Drill(ABC):
         pause_s: float = 0.0,
         after_kill: Callable[[], object] = lambda: None,
     ) -> Iterator[Finding]:
-        """Run a topology to the end, through all kills; yield how often it was killed, and the time.
+        """Run a topology to the end, through all kills; yield the number of kills and the time.
 
         Args:
             target: the topology's file.
             settings: of the run.
-            written: how much it has written so far.
-            unit: what that is, and where.
-            most: how much it writes at most before the next kill.
+            written: returns the amount written so far.
+            unit: its unit, and where it is.
+            most: largest amount before the next kill.
             log: the log's name.
             environment: of the process.
-            pause_s: how long the kill may come after that.
-            after_kill: is called after each kill.
+            pause_s: longest delay of a kill after that.
+            after_kill: called after each kill.
         """
         run = KilledRun(target, settings, self.folder / f"{log}.log", written, self.screen, environment)
 
@@ -124,7 +124,7 @@ class Drill(ABC):
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a demo; return its exit code, or 130 where it was interrupted."""
+    """Run a demo; return its exit code, or 130 if interrupted."""
     parser = argparse.ArgumentParser(prog="demos.drill", description=(__doc__ or "").split("\n")[0])
     parser.add_argument("job", choices=JOBS)
     parser.add_argument("--flights", type=int, default=TOTAL, help="how many flights, the earliest first")

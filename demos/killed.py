@@ -1,4 +1,4 @@
-"""A topology that is run by ``downspout run`` in a separate process, and killed while it writes."""
+"""Runs a topology in a separate process that is killed while it writes."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ START_S_MAX = 150.0
 
 @dataclass
 class KilledRun:
-    """What is run again and again until it comes to the end."""
+    """A run that is restarted until it reaches the end."""
 
     target: str
     settings: Iterable[str]  # ``key=value``
-    log: Path  # what it says
-    written: Callable[[], int]  # how much it has written so far
+    log: Path
+    written: Callable[[], int]  # returns the amount written so far
     screen: Screen
     environment: Mapping[str, str] | None = None  # None: this process's
     how: Sequence[str] = ("run",)  # the command
@@ -36,7 +36,7 @@ class KilledRun:
 
     @contextmanager
     def process(self) -> Iterator[subprocess.Popen[bytes]]:
-        """Start it; what is left of it in the end is killed."""
+        """Start the process; kill it at the end of the context if it still runs."""
         command = [sys.executable, "-m", "downspout", *self.how, self.target, "--until", "end", "--quiet"]
         command += self.options
         command += [f"--set={setting}" for setting in self.settings]
@@ -50,12 +50,12 @@ class KilledRun:
             process.wait()
 
     def wait_for_records(self, process: subprocess.Popen[bytes], count: int) -> bool:
-        """Wait until a run has written so many records; return False if it has ended."""
+        """Wait until the run has written this many records; return False if it has ended."""
         first = self.written()
         return self.wait_for(process, lambda: self.written() - first >= count)
 
     def wait_for(self, process: subprocess.Popen[bytes], condition: Callable[[], bool]) -> bool:
-        """Wait until a condition holds; return False if the run has ended before."""
+        """Wait until a condition holds; return False if the run ends first."""
         until = time.monotonic() + START_S_MAX
         while not condition():
             if process.poll() is not None:
@@ -88,16 +88,16 @@ def kill_again_and_again(
     after: Callable[[int], None],
     pause_s: Callable[[], float] = lambda: 0.0,
 ) -> int:
-    """Kill a run so often, each time while it writes, and let it come to the end then; return how often it was killed.
+    """Kill a run repeatedly while it writes, then let it finish; return the number of kills.
 
-    It is killed less often if it comes to the end before.
+    There are fewer kills if it finishes earlier.
 
     Args:
-        run: what is killed.
-        kills: how often.
-        size: how much it has to write before the next kill.
+        run: the run.
+        kills: number of kills.
+        size: amount to write before the next kill.
         after: called after each kill, with the number of the process.
-        pause_s: how long to wait then until the kill, so that it comes somewhere between two commits, or in one.
+        pause_s: delay of the kill, so that it hits any point between or during commits.
     """
     for done in range(kills):
         with run.process() as process:
@@ -115,7 +115,7 @@ def kill_again_and_again(
 
 
 def count_of(kills: int, wanted: int, when: str = "") -> str:
-    """Return how often something was killed, in words.
+    """Describe the number of kills.
 
     >>> count_of(5, 5), count_of(3, 5)
     ('5 kills', '3 kills of 5: after that all was written')

