@@ -1,7 +1,7 @@
 """The bolts of ``batch_word_count.py`` and ``batch_flights.py``, and a reducer.
 
-They are in a module of their own because Storm's workers import a component by its module, and get the project's
-``src``: what a topology's own file holds is not there.
+They have their own module because Storm's workers import components from the project's ``src``, which does not contain
+the topology's file.
 """
 
 from __future__ import annotations
@@ -14,29 +14,29 @@ from bolts.split import split_words
 
 
 class SplitBolt(streamparse.Bolt):
-    """Makes words of lines; a null has none."""
+    """Splits lines into words; a null has none."""
 
     outputs: ClassVar[list[str]] = ["attempt", "word"]
 
     def process(self, tup: Any) -> None:
-        """Emit each word, the attempt before it."""
+        """Emit each word after its attempt."""
         for word in split_words(tup.values.value or ""):
             self.emit([tup.values.attempt, word])
 
 
 class ParseBolt(streamparse.Bolt):
-    """Takes two fields of each flight."""
+    """Extracts two fields of each flight."""
 
     outputs: ClassVar[list[str]] = ["attempt", "carrier", "arr_delay"]
 
     def process(self, tup: Any) -> None:
-        """Emit them, the attempt before them."""
+        """Emit them after the attempt."""
         flight = tup.values.value
         self.emit([tup.values.attempt, flight["carrier"], flight["arr_delay"]])
 
 
 def arrivals(value: list[int] | None, flight: Any) -> list[int]:
-    """Return the number of flights, of those that arrived, and the sum of their delays in minutes.
+    """Return the number of flights, the number that arrived, and the sum of their delays in minutes.
 
     >>> from collections import namedtuple
     >>> Flight = namedtuple("Flight", "carrier arr_delay")

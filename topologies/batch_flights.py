@@ -1,9 +1,9 @@
-"""Flights in batches: for each carrier how many there were, and how late they arrived, with a reducer of one's own.
+"""Flights in batches: counts and arrival delays by carrier, with a custom reducer.
 
     coordinator ─▶ flights ──▶ parse ──▶ carriers
 
-``arrivals`` is a plain function: it is given what is stored for a carrier, and one flight, and returns what is to be
-stored. It may return anything that is JSON.
+``arrivals`` is a plain function: from a carrier's stored value and one flight, it returns the new value, which may be
+any JSON value.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from topologies.batch_bolts import ParseBolt, arrivals
 
 
 class BatchFlights(Topology):
-    """Kafka in, one row for each carrier in a database."""
+    """Kafka in, one row per carrier in a database."""
 
     coordinator, flights = KafkaBatches.spec(topics=["flights"], fields=["value"], value_format="json")
     parse = ParseBolt.spec(inputs=[flights])

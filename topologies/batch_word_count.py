@@ -2,14 +2,14 @@
 
     coordinator ─▶ lines ──▶ split ──▶ counts
 
-``lines`` emits the records of numbered batches, ``split`` makes words of them and hands the attempt on, and ``counts``
-adds up each batch and applies it to the state at the batch's commit::
+``lines`` emits the records of numbered batches, ``split`` splits them into words and passes the attempt on, and
+``counts`` aggregates each batch and applies it to the state at the batch's commit::
 
     downspout kafka produce lines < some.txt
     downspout run topologies/batch_word_count.py --until end
     sqlite3 counts.db "SELECT key, value FROM downspout_state WHERE state = 'counts'"
 
-``word_count.py`` counts the same words into files, where a reader finishes the sums. ``make batch-demo`` runs both
+``word_count.py`` writes partial counts of the same words to files for a reader to finish. ``make batch-demo`` runs both
 kinds of batches and kills them.
 """
 

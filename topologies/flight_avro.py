@@ -2,8 +2,8 @@
 
     spout ──▶ parse ──▶ flights
 
-``parse`` asks the registry for each schema that it meets, once. A producer's later schema may add fields: here
-``tailnum``, which is null in flights that were written without it. ``make formats-demo`` runs it; by hand::
+``parse`` requests each schema from the registry once. A producer's later schema may add fields: here ``tailnum``, which
+is null in flights written without it. ``make formats-demo`` runs it; by hand::
 
     downspout run topologies/flight_avro.py --until end --set parse.registry=http://localhost:8081
 """

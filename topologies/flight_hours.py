@@ -3,10 +3,9 @@
     spout ──▶ parse ──┬──▶ carrier_hours   each hour, by carrier: a flight is in one window
                       └──▶ airport_days    24 hours, each hour anew, by airport: a flight is in 24
 
-A window is a key of an AggregateBolt. Each flush writes the sums of its own flights by window, and readers add them up;
-so nothing is held from one flush to the next, and it makes no difference when a flight was read. The commit log says
-which windows are final: ``read_table(…, closed=True)`` returns these, and ``downspout windows`` shows them
-(docs/how-to/windows.md)::
+A window is a key of an AggregateBolt. Each flush writes the sums of its own flights by window, and readers add them up.
+So there is no state between flushes, and flights may be read in any order. The commit log determines which windows are
+final: ``read_table(…, closed=True)`` returns these, and ``downspout windows`` lists them (docs/how-to/windows.md)::
 
     downspout run topologies/flight_hours.py --until end
     downspout windows output/airport_days
@@ -36,7 +35,7 @@ class FlightHours(Topology):
         inputs=[spout],
         fields=["carrier", "airport=origin", "departure=time_hour", "dep_delay"],
         types=TYPES,
-        on_null="filter",  # a record without a value is no flight
+        on_null="filter",  # a record without a value is not a flight
     )
     carrier_hours = AggregateBolt.spec(
         inputs={parse: Grouping.fields("carrier")},

@@ -2,12 +2,12 @@
 
     spout ──▶ parse ──▶ made_up ──▶ store
 
-* ``made_up`` adds how many minutes a flight made up on its way. It takes flights as a table, some thousands at a time.
-* ``store`` writes rows to the table ``flights``, and in the same transaction the offsets that they stand for. A row
-  that is there already is left out, however often the processes die.
+* ``made_up`` adds the minutes that a flight made up on its way. It receives flights as tables of some thousand rows.
+* ``store`` writes rows to the table ``flights``, and their offsets in the same transaction. It skips rows that the
+  table already has, however often the processes die.
 
-The spout keeps its offsets in the database as well, where ``kafka.offset_store`` says so. ``make sql-demo`` does that,
-kills it ten times, and counts; by hand::
+With ``kafka.offset_store``, the spout keeps its offsets in the database as well. ``make sql-demo`` does that, kills the
+topology ten times, and counts; by hand::
 
     sqlite3 flights.db "CREATE TABLE flights (carrier TEXT NOT NULL, flight INTEGER, from_airport TEXT, to_airport TEXT,
                         distance INTEGER, dep_delay INTEGER, arr_delay INTEGER, made_up INTEGER)"
@@ -35,12 +35,12 @@ FIELDS = list(TYPES)
 
 
 class MadeUpBolt(TableBolt):
-    """Adds how many minutes a flight made up; null for one that did not arrive."""
+    """Adds the minutes that a flight made up; null if it did not arrive."""
 
     outputs: ClassVar[list[str]] = ["origin", *FIELDS, "made_up"]
 
     def process_table(self, table: pa.Table) -> pa.Table:
-        """Return the flights with one more column."""
+        """Return the flights with the added column."""
         return table.append_column("made_up", pc.subtract(table.column("dep_delay"), table.column("arr_delay")))
 
 

@@ -2,8 +2,8 @@
 
     spout ──▶ parse ──▶ decide ──▶ out ──▶ route-delays, flight-rejects
 
-* ``decide`` makes of each flight its delay, as JSON under its route; of one that did not arrive, a reject with the
-  reason. It is a plain streamparse bolt.
+* ``decide`` emits each flight's delay, as JSON with the route as key, or a reject with the reason if it did not arrive.
+  It is a plain streamparse bolt.
 * ``out`` writes in transactions, together with the offsets of the flights: a reader with ``isolation_level =
   read_committed`` sees each result once, however often the processes die. The header ``flight`` names the flight's
   record, so that the demo can count.
@@ -27,7 +27,7 @@ DELAYS, REJECTS = "route-delays", "flight-rejects"
 
 
 class DecideBolt(streamparse.Bolt):
-    """Makes a delay of a flight, or a reject of one that did not arrive."""
+    """Emits a flight's delay, or a reject if it did not arrive."""
 
     outputs: ClassVar[list[str]] = ["origin", "topic", "key", "message", "headers"]
 

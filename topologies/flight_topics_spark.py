@@ -1,4 +1,4 @@
-"""The native Spark version of ``flight_topics.py``: flights from Kafka to two Kafka topics, by DataFrames alone.
+"""The native Spark version of ``flight_topics.py``: flights from Kafka to two Kafka topics, with DataFrames alone.
 
     records ──▶ parse ──▶ results ──▶ route-delays, flight-rejects
 
@@ -11,15 +11,15 @@ KafkaBolt with a topic field             ``write.format("downspout-kafka")``, wi
 ``transactional=True``                   nothing: **each result is written at least once**
 =======================================  ===============================================================================
 
-Spark has no transaction that holds the results of a batch and its offsets. A task that failed after some of its results
-were written writes them again. So each record says in its headers which row of which batch it is, and a reader drops
-the repeats by them (:func:`downspout.spark.kafka_sink.without_repeats`).
+Spark has no transaction for the results and the offsets of a batch: a task that fails after it has written some results
+writes them again. So headers identify each record by batch and row, and readers drop repeats by them
+(:func:`downspout.spark.kafka_sink.without_repeats`).
 
-Keys, messages, and the header ``flight`` are those of the topology, byte by byte. It dead-letters what is no JSON
-object; here it is left out, and so is a flight with a value of another type than the data has (a number as a carrier),
-which the topology takes as it is.
+Keys, messages, and the header ``flight`` equal the topology's, byte by byte. The topology dead-letters records that are
+not JSON objects, and accepts flights with a value of another type than usual (a number as a carrier); this version
+omits both.
 
-Run it as a batch over what is in the topic, or as a stream that goes on::
+Run it as a batch over the current topic, or as a continuous stream::
 
     python -m topologies.flight_topics_spark
     python -m topologies.flight_topics_spark --stream
@@ -43,17 +43,17 @@ FIELDS = ("carrier", "flight", "from_airport", "to_airport", "arr_delay")
 
 
 def native(spark: SparkSession, records: Mapping[str, DataFrame]) -> Mapping[str, DataFrame]:
-    """Return what the topology's sink writes, as a plan, in the columns of a Kafka sink.
+    """Return the records of the topology's sink, as a plan, in the columns of a Kafka sink.
 
     Args:
         spark: the session.
-        records: the Kafka records of ``spout``, as the source gives them, of a batch or of a stream.
+        records: the Kafka records of ``spout`` from the source, as a batch or a stream.
     """
     return {"out": results(parse(records["spout"], FIELDS, keep=("partition", "offset")))}
 
 
 def results(flights: DataFrame) -> DataFrame:
-    """Return a record for each flight: its delay under its route, or a reject of one that did not arrive."""
+    """Return a record for each flight: its delay with the route as key, or a reject if it did not arrive."""
     route = F.concat_ws("-", *(F.coalesce(F.col(field), F.lit("None")) for field in ("from_airport", "to_airport")))
     delay = message(route.alias("route"), F.col("carrier"), F.col("arr_delay"))
     reject = message(F.col("flight"), F.lit("it did not arrive").alias("reason"))
@@ -68,12 +68,12 @@ def results(flights: DataFrame) -> DataFrame:
 
 
 def message(*parts: Column) -> Column:
-    """Return JSON as the topology writes it: Spark would leave out what is null."""
+    """Return JSON as the topology writes it; Spark's own function would omit nulls."""
     return F.to_json(F.struct(*parts), {"ignoreNullFields": "false"})
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run the native version by itself."""
+    """Run the native version alone."""
     parser = argparse.ArgumentParser(description="Flights with PySpark alone, from Kafka to two Kafka topics.")
     parser.add_argument("--bootstrap", help="brokers as host:port (default: the one of `downspout kafka start`)")
     parser.add_argument("--topic", default="flights", help="where the flights are (flights)")

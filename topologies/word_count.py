@@ -2,20 +2,19 @@
 
     spout ──▶ split ──▶ word_counts
 
-``split`` makes many tuples of one. Each word carries an identity of its own (the line's, and which word of it), so the
-sink can tell a replayed word from a repeated one. ``word_counts`` has two tasks and reads with a fields grouping on the
-word. It writes partial counts: each flush adds up what came since the one before. ``word_count_report.py`` finishes
-them::
+``split`` emits several tuples per input. Each word has its own identity (the line's, and the word's index), so the sink
+can tell a replayed word from a repeated one. ``word_counts`` has two tasks and a fields grouping on the word. It writes
+partial counts: each flush counts its own words. ``word_count_report.py`` finishes them::
 
     downspout kafka start
     downspout kafka produce lines < some.txt
     downspout run topologies/word_count.py --until end
     python -m topologies.word_count_report
 
-Its native Spark version, ``word_count_spark.py``, counts the same lines without spout and bolts.
+Its native Spark version, ``word_count_spark.py``, counts the same lines without spouts and bolts.
 
-Compare streamparse's classic word count, which keeps the counts in a bolt's memory: after a crash it begins at 0
-again, and a replayed line is counted twice.
+Compare streamparse's classic word count, which keeps the counts in a bolt's memory: after a crash it restarts at 0, and
+a replayed line is counted twice.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ from spouts.kafka import KafkaSpout
 class WordCount(Topology):
     """Kafka in, partial counts out."""
 
-    # A line is done when its last word is in a file; words are many, so flushes are large and lines in flight limited.
+    # A line is done when its last word is in a file; words are many, so flushes are large, and lines in flight limited.
     config = {  # noqa: RUF012 - streamparse wants a plain class attribute
         "topology.max.spout.pending": 50_000,
         "kafka.commit_period_ms": 5_000,

@@ -2,9 +2,8 @@
 
     python -m topologies.word_count_report --output output
 
-It needs PySpark (``downspout[spark]``). The topology leaves partial counts: each flush of each task adds its share, so
-a word has many rows. Adding them up by word gives the count. (``word_count_spark.py`` does all of the work in Spark,
-from the lines on.)
+It needs PySpark (``downspout[spark]``). The topology writes partial counts: each flush of each task adds its own, so a
+word has many rows, whose sum is the count. (``word_count_spark.py`` does all of the work in Spark, from the lines on.)
 """
 
 from __future__ import annotations
