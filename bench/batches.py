@@ -1,12 +1,11 @@
-"""What batch transactions cost: an opaque word count with exact state, beside the same count without batches.
+"""The cost of batch transactions: an opaque word count with exact state, beside the same count without batches.
 
     python -m bench.batches --records 200000
 
-Each contender is a separate process, by turns with the others in one run. It reads the same lines of eight words (4
-partitions), splits them, and counts the words. *plain* has a KafkaSpout, and a bolt that counts in memory: a crash
-loses its counts, and a replay counts twice. The others have KafkaBatches with batches of 10,000 records and a StateBolt
-on SQLite, which is exactly once. What is counted are the CPU-seconds of the process between its start and its end, all
-its threads included; and the wall time.
+Contenders are separate processes that take turns. Each reads the same lines of eight words (4 partitions), splits them,
+and counts the words. *plain* has a KafkaSpout, and a bolt that counts in memory: a crash loses its counts, and a replay
+counts twice. The others have KafkaBatches with batches of 10,000 records and a StateBolt on SQLite, which is exactly
+once. Measured are the CPU-seconds of the process from start to end, with all threads, and the wall time.
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ CONTENDERS = [PLAIN, *KINDS]
 
 
 class Split(streamparse.Bolt):
-    """Makes words of lines."""
+    """Splits lines into words."""
 
     outputs: ClassVar[list[str]] = ["word"]
 
@@ -51,7 +50,7 @@ class Split(streamparse.Bolt):
 
 
 class SplitBatch(streamparse.Bolt):
-    """Makes words of lines, and hands the attempt on."""
+    """Splits lines into words, and passes the attempt on."""
 
     outputs: ClassVar[list[str]] = ["attempt", "word"]
 
@@ -66,7 +65,7 @@ class Count(streamparse.Bolt):
     """Counts in memory."""
 
     def initialize(self, storm_conf: Any, context: Any) -> None:
-        """Begin with nothing."""
+        """Start without counts."""
         self.counts: Counter[str] = Counter()
 
     def process(self, tup: Any) -> None:
@@ -101,7 +100,7 @@ def topology(name: str, database: Path) -> Any:
 
 
 def one(bootstrap: str, name: str, database: Path) -> None:
-    """Be one contender: print its CPU-seconds and its wall time."""
+    """Run one contender, and print its CPU-seconds and wall time."""
     conf = {"kafka.bootstrap": bootstrap, "topology.message.timeout.secs": 60, "run.until": "end"}
     conf["topology.max.spout.pending"] = 20_000
     graph = from_class(topology(name, database), "bench")

@@ -1,4 +1,4 @@
-"""The picture of a comparison: a bar for each contender, the shortest first, with its spread."""
+"""The chart of a comparison: a bar per contender, shortest first, with its spread."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from pathlib import Path
 
 OURS, THEIRS, INK = "#d9541e", "#9db4c0", "#253237"
 CUT = 1.6
-"""A bar is cut off if it is more than this many times as long as the next one; its figure says how long it is."""
+"""A bar more than this many times as long as the next one is cut off; its label has the figure."""
 
 
 def shown_to(values: Sequence[float]) -> float:
-    """Return where the axis ends: behind the longest bar, unless that one would make slivers of all the others.
+    """Return the end of the axis: beyond the longest bar, unless it would dwarf all others.
 
     >>> shown_to([2.0, 5.0, 6.0]), shown_to([2.0, 5.0, 60.0])
     (6.0, 8.0)
@@ -24,7 +24,7 @@ def shown_to(values: Sequence[float]) -> float:
 
 
 def bars(path: Path, figures: Mapping[str, Sequence[float]], ours: Collection[str]) -> None:
-    """Draw CPU-seconds per million records; the file's suffix says whether it is SVG or PNG.
+    """Draw CPU-seconds per million records as SVG or PNG, by the file's suffix.
 
     Args:
         path: the file.

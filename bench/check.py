@@ -1,7 +1,7 @@
-"""Whether a result is right: each record in exactly one row, columns typed, and each value in the row of its record.
+"""Checks a result: each record in exactly one row, columns typed, and each value in the row of its record.
 
 Each column has a fingerprint: the sum over all rows of (a hash of the value) times (a hash of the record's partition
-and offset), modulo 2^64. The order of rows and files does not matter; a value that moved to another row does.
+and offset), modulo 2^64. It ignores the order of rows and files, but detects a value in a wrong row.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ Fingerprint = dict[str, int]
 
 
 def check(out: Path, records: int, share: float = 0.0, shape: Shape | None = None) -> int:
-    """Return how many files hold the rows of ``records`` flights, some of them spoiled, or in another shape.
+    """Check the rows of ``records`` flights, some of them spoiled or in another shape; return the number of files.
 
     Raises:
-        BenchError: rows are missing, twice or wrong, or a column has another type.
+        BenchError: rows are missing, duplicate or wrong, or a column has another type.
     """
     columns = shape.types if shape is not None else FLIGHT
     wanted, seen = _expected(records, share, shape), np.zeros(records, np.uint8)
@@ -56,13 +56,13 @@ def check(out: Path, records: int, share: float = 0.0, shape: Shape | None = Non
 
 
 def fingerprint(table: pa.Table, numbers: np.ndarray) -> Fingerprint:
-    """Return the fingerprint of each column; ``numbers`` are those of the rows' records."""
+    """Return the fingerprint of each column; ``numbers`` are the record numbers of the rows."""
     weight = _mixed(numbers.astype(np.uint64))
     return {name: int((_hashes(table[name]) * weight).sum()) for name in table.column_names}
 
 
 def _tables(out: Path, columns: dict[str, str]) -> Iterator[tuple[Path, pa.Table]]:
-    """Yield each file that a reader such as Spark would see, with its typed columns."""
+    """Yield each file visible to a reader such as Spark, with its typed columns."""
     wanted = schema(columns | PLACE)
     for path in sorted(out.rglob("*.parquet")):
         if any(part.startswith((".", "_")) for part in path.relative_to(out).parts):
@@ -93,7 +93,7 @@ def _add(total: Fingerprint, more: Fingerprint) -> None:
 
 
 def _hashes(column: Any) -> np.ndarray:
-    """Return a number for each value."""
+    """Hash each value."""
     if pa.types.is_floating(column.type):
         column = pa.chunked_array([chunk.view(pa.int64()) for chunk in column.chunks], pa.int64())
     if pa.types.is_decimal(column.type):
@@ -110,7 +110,7 @@ def _hashes(column: Any) -> np.ndarray:
 
 
 def _mixed(numbers: np.ndarray) -> np.ndarray:
-    """Scatter numbers over 64 bits (the finalizer of splitmix64), so that sums of them meet by no common accident."""
+    """Scatter numbers over 64 bits (the finalizer of splitmix64), so that equal sums by chance are unlikely."""
     mixed = numbers + _NULL
     mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)

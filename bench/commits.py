@@ -1,8 +1,8 @@
-"""What short commit periods cost: a spout in front of a bolt that acks at once, so that there is always something new.
+"""The cost of short commit periods: a spout with a bolt that acks at once, so that each commit has news.
 
     python -m bench.commits [--records 1000000] [--periods 30000 1000 100 10 0] [--runs 3] [--quick]
 
-CPU time is without that of starting (a run over four records). After each run the group must have committed the end.
+CPU time excludes the start (a run over four records). After each run, the group must have committed the end.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ class Nothing(Bolt):
 
 
 class Acked(Topology):
-    """What is measured."""
+    """The topology under test."""
 
     spout = KafkaSpout.spec(topics=["bench-flights"], fields=["value"], value_format="bytes", emit="record")
     nothing = Nothing.spec(inputs=[spout])
 
 
 def contender(mode: str, period_ms: int) -> Contender:
-    """Return the topology with a way to commit and a period."""
+    """Return the topology with a commit mode and a period."""
     settings = (f"kafka.commit={mode}", f"kafka.commit_period_ms={period_ms}")
     given = ("kafka.bootstrap={bootstrap}", "kafka.topics={topic}", "kafka.group={group}", *settings)
     options = [part for setting in given for part in ("--set", setting)]
@@ -48,10 +48,10 @@ def contender(mode: str, period_ms: int) -> Contender:
 
 
 def once(course: Track, one: Contender, topic: str, records: int, number: int) -> Cost:
-    """Run it, and look at what the group has committed.
+    """Run it, and check the group's commits.
 
     Raises:
-        BenchError: it is not the end.
+        BenchError: they are not at the end.
     """
     group = f"{topic}-{one.key}-{number}"
     command = one.line(course.bootstrap, topic, group, course.scratch, records)
@@ -63,7 +63,7 @@ def once(course: Track, one: Contender, topic: str, records: int, number: int) -
 
 
 def measure(course: Track, periods: Sequence[int], records: int, runs: int) -> dict[tuple[str, int], Measured]:
-    """Measure each way to commit with each period."""
+    """Measure each commit mode with each period."""
     publish(course.bootstrap, "bench-few", PARTITIONS)
     publish(course.bootstrap, "bench-all", records)
     found = {(mode, period): Measured(contender(mode, period), records) for mode in MODES for period in periods}
@@ -75,7 +75,7 @@ def measure(course: Track, periods: Sequence[int], records: int, runs: int) -> d
 
 
 def report(measured: Mapping[tuple[str, int], Measured], described: str) -> str:
-    """Return the Markdown report; the first period is what the others are compared with."""
+    """Return the Markdown report; the first period is the reference."""
     base: dict[str, float] = {}
     rows = []
     for (mode, period_ms), one in measured.items():

@@ -1,7 +1,7 @@
-"""Who is measured, as data: a row for each. To add one, write its program and its row.
+"""The table of contenders. To add one, write its program and its row.
 
 Braces in a command are filled in for each run: ``{python}`` of its environment, ``{bootstrap}``, ``{topic}``,
-``{group}``, ``{out}`` (a directory that is not there yet), ``{records}``, ``{jars}`` of Spark's connector.
+``{group}``, ``{out}`` (a directory that does not exist yet), ``{records}``, ``{jars}`` of Spark's connector.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ PEERS = ROOT / "bench" / "peers"
 
 @dataclass(frozen=True)
 class Contender:
-    """One way from the topic to Parquet.
+    """One program that writes the topic to Parquet.
 
     Attributes:
         key: its name on the command line.
         name: its name in tables.
         command: its command line.
-        environment: whose environment it runs in; empty: ours.
-        group: whether it commits to its Kafka consumer group, so that this can be checked.
-        note: what it does with failures and restarts, and what it does not do.
-        settings: of ours: what makes it what it is.
+        environment: the peer whose environment it uses; empty: ours.
+        group: whether it commits to its Kafka consumer group, which is then checked.
+        note: its behaviour on failures and restarts.
+        settings: ours only: the settings that distinguish it.
     """
 
     key: str
@@ -75,13 +75,13 @@ def topology(
 
 
 def downspout(key: str, name: str, *settings: str, note: str, options: Sequence[str] = ()) -> Contender:
-    """Return a contender of ours: the topology with some settings, and options of ``downspout run``."""
+    """Return a Downspout contender: the topology with some settings, and options of ``downspout run``."""
     command = (*topology(*settings), "--until", "end", *options)
     return Contender(key, f"Downspout, {name}", command, note=note, settings=settings)
 
 
 def peer(key: str, name: str, program: str, package: str, *more: str, group: bool = True, note: str) -> Contender:
-    """Return a contender that is a program in ``bench/peers``; ``package`` is the one whose version its name shows."""
+    """Return a contender that is a program in ``bench/peers``; its name includes the version of ``package``."""
     command = ("{python}", str(PEERS / f"{program}.py"), "{bootstrap}", "{topic}", "{group}", "{out}", "{records}")
     return Contender(key, name.format(version_of(program, package)), (*command, *more), program, group, note)
 
@@ -101,14 +101,14 @@ DOWNSPOUT = (
     downspout("record", "record mode", "kafka.emit=record", note=_ONCE),
     downspout("chunk", "chunk mode", "kafka.emit=chunk", TYPES, note=_ONCE),
 )
-"""Ours, in one process."""
+"""Downspout in one process."""
 
 WORKERS = downspout("workers", "chunk mode, two processes", "kafka.emit=chunk", TYPES, note=_ONCE,
                     options=("--workers", "2"))  # fmt: skip
-"""Ours on two cores: for its wall time beside one process, not for its CPU time."""
+"""Downspout on two cores, for its wall time, not for its CPU time."""
 
 LOOP = peer("loop", "loop: kafka-python {}, orjson, PyArrow", "bare_loop", "kafka-python", "orjson", note=_AGAIN)
-"""What all others are compared with."""
+"""The reference."""
 
 RIVALS = (
     LOOP,
@@ -140,10 +140,10 @@ ALL = (*DOWNSPOUT, WORKERS, *RIVALS)
 
 
 def chosen(keys: Sequence[str]) -> list[Contender]:
-    """Return the contenders of these keys, or all.
+    """Return the contenders with these keys, or all.
 
     Raises:
-        ValueError: there is none of that key.
+        ValueError: a key is unknown.
     """
     known = {contender.key: contender for contender in ALL}
     if unknown := [key for key in keys if key not in known]:
@@ -152,7 +152,7 @@ def chosen(keys: Sequence[str]) -> list[Contender]:
 
 
 def available(contenders: Sequence[Contender]) -> tuple[list[Contender], list[str]]:
-    """Return those that are installed by now, and a line for each that cannot be: with why."""
+    """Install the contenders; return those available, and a line with the reason for each other."""
     there, missing = [], []
     for contender in contenders:
         try:
@@ -166,7 +166,7 @@ def available(contenders: Sequence[Contender]) -> tuple[list[Contender], list[st
 
 
 def connector_jars() -> str:
-    """Return the jars of Spark's Kafka connector, which PySpark does not have."""
+    """Return the jars of Spark's Kafka connector, which PySpark lacks."""
     needed = ("spark-sql-kafka", "spark-token-provider", "kafka-clients", "commons-pool2")
     try:
         return ",".join(str(path) for path in jars.resolve("spark-kafka") if path.name.startswith(needed))

@@ -1,8 +1,8 @@
-"""CPU time of a process and of all that it starts, while it runs.
+"""CPU time of a running process and all its descendants.
 
-When a process ends, the kernel adds its CPU time to that of the parent which waits for it. PySpark's daemon does not
-wait for its Python workers (it ignores SIGCHLD), so their time is lost when they end. Therefore a thread looks at all
-processes every 30 ms, and an ended process counts with what was seen of it last.
+When a process ends, the kernel adds its CPU time to that of the parent that waits for it. PySpark's daemon does not
+wait for its Python workers (it ignores SIGCHLD), so their time is lost when they end. Therefore a thread samples all
+processes every 30 ms, and an ended process counts with its last sample.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ EVERY_S = 0.03
 
 @dataclass
 class _Seen:
-    """A process as it was seen last."""
+    """The last sample of a process."""
 
     parent: tuple[int, int] | None
     waited_before_s: float
@@ -30,10 +30,10 @@ class _Seen:
 
 
 class CpuMeter:
-    """Counts from the moment it is made until it is closed. Of a process that ends, the last 30 ms can be missing.
+    """Counts from its creation until it is closed. The last 30 ms of a process that ends may be missing.
 
     Args:
-        pid: the process that all others descend from. If it is our own, what looking takes does not count.
+        pid: the root process. If it is our own, the time for sampling does not count.
     """
 
     def __init__(self, pid: int) -> None:
@@ -52,13 +52,13 @@ class CpuMeter:
         self.close()
 
     def close(self) -> None:
-        """Look no longer."""
+        """Stop sampling."""
         self._over.set()
         self._thread.join()
 
     @property
     def cpu_s(self) -> float:
-        """User and system time in seconds; what counts is the difference of two readings."""
+        """User and system time in seconds; only differences are meaningful."""
         with self._lock:
             self._look()
             children: dict[tuple[int, int] | None, list[tuple[int, int]]] = {}
@@ -70,7 +70,7 @@ class CpuMeter:
                 running, ended = (
                     sum(total(each) for each in below if self._seen[each].runs is so) for so in (True, False)
                 )
-                # What the parent has waited for is exact, and has what was seen of these children in it.
+                # The parent's time for children it waited for is exact, and includes their samples.
                 return one.own_s + running + max(one.waited_s - one.waited_before_s, ended)
 
             return sum(total(key) for key in self._seen if key[0] == self._root) - self._looking_s
@@ -89,7 +89,7 @@ class CpuMeter:
             if key not in self._seen:
                 if self._root not in _ancestry(table, key[0]):
                     continue
-                # Later it may be an orphan: it stays with the parent that it has now.
+                # It may become an orphan later, but keeps its present parent here.
                 parent = table.get(process.parent)
                 above = None if parent is None else (process.parent, parent.started)
                 self._seen[key] = _Seen(above, process.waited_s)

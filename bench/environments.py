@@ -1,7 +1,7 @@
-"""Each peer lives in its own virtual environment: made once from pinned requirements, kept in the cache.
+"""A virtual environment per peer, made once from pinned requirements and cached.
 
-What a peer needs is ``bench/peers/requirements/<name>.txt``. Its environment's folder carries a hash of those pins and
-of the Python that made it, so other pins make another environment. Old ones stay until someone deletes
+A peer's requirements are in ``bench/peers/requirements/<name>.txt``. The folder's name includes a hash of them and of
+the Python version, so other pins give another environment. Old ones stay until someone deletes
 ``~/.cache/downspout/bench``.
 """
 
@@ -23,17 +23,17 @@ INSTALL_S_MAX = 1800.0
 
 
 class UnavailableError(Exception):
-    """A peer cannot be installed here; the message says why."""
+    """A peer cannot be installed here."""
 
 
 def pins(name: str) -> list[str]:
-    """Return what a peer is pinned to, as ``package==version``."""
+    """Return a peer's pinned requirements, as ``package==version``."""
     lines = (REQUIREMENTS / f"{name}.txt").read_text(encoding="utf-8").splitlines()
     return [line for line in lines if line and not line.startswith("#")]
 
 
 def version_of(name: str, package: str) -> str:
-    """Return the version that a peer pins of a package.
+    """Return a peer's pinned version of a package.
 
     >>> version_of("spark_connector", "pyspark")
     '4.2.0'
@@ -42,16 +42,16 @@ def version_of(name: str, package: str) -> str:
 
 
 def folder_of(name: str) -> Path:
-    """Return where a peer's environment is, or will be."""
+    """Return the folder of a peer's environment, which may not exist."""
     key = "\n".join([sys.version, sys.executable, *pins(name)])
     return folders.cache() / "bench" / f"{name}-{hashlib.sha256(key.encode()).hexdigest()[:8]}"
 
 
 def python_of(name: str) -> Path:
-    """Return the Python of a peer's environment, which is made where it is not there (a minute or two, once).
+    """Return the Python of a peer's environment, which is created if missing (once, a minute or two).
 
     Raises:
-        UnavailableError: pip could not install it; nothing of it is left.
+        UnavailableError: pip could not install it; the folder is removed.
     """
     folder = folder_of(name)
     python, finished = folder / "bin" / "python", folder / "finished"
@@ -60,7 +60,7 @@ def python_of(name: str) -> Path:
     if not lock.acquire(INSTALL_S_MAX):
         raise UnavailableError(f"another process has been installing it for {INSTALL_S_MAX:g} s")
     try:
-        if not finished.exists():  # not there, or its maker was killed half-way
+        if not finished.exists():  # missing, or incomplete after a kill
             say(f"installing {name} into {folder} …")
             shutil.rmtree(folder, ignore_errors=True)
             _install(name, folder, python)

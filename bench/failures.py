@@ -1,10 +1,10 @@
-"""What bad records cost: topics in which a share of the values is cut short, by turns with one in which all are whole.
+"""The cost of bad records: topics with a share of truncated values, by turns with a topic without any.
 
     python -m bench.failures [--records 1000000] [--shares 0 0.0001 0.01 0.1] [--runs 3] [--quick]
 
-CPU time is without that of starting (a run over four records). Every result is checked: each good record in one row
-with its values, each bad one in the dead-letter topic once (after de-duplication by origin), the group at the end. The
-peers are not in this race: they stop at the first bad record, or leave it out.
+CPU time excludes the start (a run over four records). Every result is checked: each good record in one row with its
+values, each bad one in the dead-letter topic once (after deduplication by origin), the group at the end. Peers do not
+take part: they stop at the first bad record, or drop it.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from bench.track import Measured, Track, track
 
 def measure(course: Track, contenders: Sequence[Contender], shares: Sequence[float], records: int,
             runs: int) -> dict[tuple[str, float], Measured]:  # fmt: skip
-    """Measure each contender with each share of bad records; return it by the contender's key and the share."""
+    """Measure each contender with each share of bad records; return results by key and share."""
     publish(course.bootstrap, "bench-few", PARTITIONS)
     for share in shares:
         publish(course.bootstrap, f"bench-{share:g}", records, share=share)
@@ -37,7 +37,7 @@ def measure(course: Track, contenders: Sequence[Contender], shares: Sequence[flo
 
 
 def report(measured: Mapping[tuple[str, float], Measured], described: str) -> str:
-    """Return the Markdown report; of each contender, the smallest share comes first."""
+    """Return the Markdown report; for each contender, the smallest share comes first."""
     base: dict[str, float] = {}
     rows = []
     for (key, share), one in measured.items():

@@ -1,7 +1,7 @@
-"""The records that the benchmarks read: real flights as JSON, 12 fields, 180 bytes each, as many as are asked for.
+"""The records for the benchmarks: real flights as JSON, 12 fields, 180 bytes each, in any number.
 
-Record ``number`` is flight ``number % 336,776``, in partition ``number % 4`` at offset ``number // 4``: so what a right
-result is can be computed without Kafka (``bench/check.py``). Where failures are asked for, some values are cut short.
+Record ``number`` is flight ``number % 336,776``, in partition ``number % 4`` at offset ``number // 4``, so the right
+result can be computed without Kafka (``bench/check.py``). For failures, some values are truncated.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def _table() -> pa.Table:
 
 
 def flight_rows(count: int) -> list[dict[str, Any]]:
-    """Return the first flights, at most all that differ."""
+    """Return the first flights, at most all distinct ones."""
     return _table().slice(0, count).to_pylist()
 
 
@@ -53,7 +53,7 @@ def flights_table(numbers: np.ndarray) -> pa.Table:
 
 
 def spoiled(numbers: np.ndarray, share: float) -> np.ndarray:
-    """Return which records are spoiled where a share of all is: by a hash of their numbers, so not every n-th.
+    """Return which records of a share are spoiled, by a hash of their numbers, so not every n-th.
 
     >>> float(spoiled(np.arange(1_000_000), 0.01).mean())
     0.01
@@ -65,7 +65,7 @@ def publish(bootstrap: str, topic: str, count: int, partitions: int = PARTITIONS
             records: Iterable[tuple[bytes, bytes]] | None = None) -> None:  # fmt: skip
     """Fill a topic with flights or other records, round robin over the partitions; spoil a share of them.
 
-    One that has so many records already has been filled before.
+    A topic that already has this many records is left alone.
     """
     from downspout.kafka.clusters import cluster_for
     from downspout.kafka.port import TopicPartition

@@ -1,4 +1,4 @@
-"""What is measured: KafkaSpout → JsonParseBolt → ParquetBolt, every tuple acked, exactly once in the files."""
+"""The topology under test: KafkaSpout → JsonParseBolt → ParquetBolt, every tuple acked, exactly once in the files."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from bolts.parquet import ParquetBolt
 from bolts.parse import JsonParseBolt
 from spouts.kafka import KafkaSpout
 
-# Of which shape the records are; if it is not said, they are flights as they come.
+# The shape of the records; by default, plain flights.
 _shapes = shapes_of(os.environ["BENCH_SHAPE"]) if "BENCH_SHAPE" in os.environ else []
 FIELDS_HERE, SCHEMA_HERE = (_shapes[0].fields, _shapes[0].types) if _shapes else (list(FIELDS), SCHEMA)
 

@@ -1,8 +1,8 @@
-"""Does a record cost the same among a hundred thousand as among ten million? Ours and a bare loop, by turns.
+"""The cost per record with a hundred thousand to ten million records: Downspout and a bare loop, by turns.
 
     python -m bench.growth [--records 100000 1000000 10000000] [--runs 3] [--quick]
 
-CPU time is without that of starting (a run over four records). Every result is checked as in ``bench/race.py``.
+CPU time excludes the start (a run over four records). Every result is checked as in ``bench/race.py``.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from bench.track import Measured, Track, track
 
 
 def measure(course: Track, contenders: Sequence[Contender], sizes: Sequence[int], runs: int) -> list[Measured]:
-    """Measure each contender among each number of records."""
+    """Measure each contender with each number of records."""
     for size in (PARTITIONS, *sizes):
         publish(course.bootstrap, f"bench-{size}", size)
     measured = {(c.key, size): Measured(c, size) for c in contenders for size in sizes}
@@ -33,7 +33,7 @@ def measure(course: Track, contenders: Sequence[Contender], sizes: Sequence[int]
 
 
 def report(measured: Sequence[Measured], described: str) -> str:
-    """Return the Markdown report; of each contender, the fewest records come first."""
+    """Return the Markdown report; for each contender, the fewest records come first."""
     fewest: dict[str, float] = {}
     rows = []
     for one in measured:

@@ -1,12 +1,11 @@
-"""How the benchmarks measure and report: one place for the cost of a process, runs by turns, statistics and tables.
+"""Measurement and reports for the benchmarks: cost of processes, runs by turns, statistics and tables.
 
-A *contender* is a command line. It is run as a separate process, by turns with the others, and what counts is what
-the operating system has booked for it **and for all that it started** (the JVM of a Spark session, worker processes).
-CPU time comes first because it holds on a busy machine, where wall time does not.
+A *contender* is a command line. It runs as a separate process, by turns with the others. Measured is the CPU time of
+the process **and all its descendants** (the JVM of a Spark session, worker processes). CPU time comes first because,
+unlike wall time, it is reliable on a busy machine.
 
-What a command has started are all members of the session that it leads, and all their descendants, which may have
-their own sessions. A program whose parent has ended is handed to us (Linux calls us a subreaper), so that its CPU
-time reaches us when it ends too.
+The descendants are all members of the session that the command leads, and their descendants, which may have their own
+sessions. We are a subreaper: orphans become our children, so their CPU time is counted when they end.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ from downspout.system.java import for_spark
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "bench" / "results"
 QUICK_RESULTS = ROOT / "build" / "bench"
-"""Where quick runs write: their figures are no results."""
+"""The folder for quick runs, whose figures are not results."""
 NO_RESULT = """**A quick run: no result.** It shows that all works. Among so few records starting costs more than all
 else, and to take it off leaves noise, which may be below zero."""
 
@@ -48,21 +47,21 @@ T = TypeVar("T")
 
 
 class BenchError(Exception):
-    """A run that failed, or whose result is wrong: there is no figure for it."""
+    """A run failed, or its result is wrong, so it has no figure."""
 
 
 class HungError(BenchError):
-    """A run that did not end in its time."""
+    """A run did not end in time."""
 
 
 @dataclass(frozen=True)
 class Cost:
-    """What a run took.
+    """The cost of a run.
 
     Attributes:
         wall_s: from start to exit, in seconds.
         cpu_s: user and system time of all its processes, in seconds.
-        rss_bytes: the largest resident size that its processes had together; pages that they share count for each.
+        rss_bytes: the largest total resident size of its processes; shared pages count for each.
     """
 
     wall_s: float
@@ -74,7 +73,7 @@ class Cost:
 
 
 class Process(NamedTuple):
-    """A line of the table of processes: times in seconds, ``waited_s`` that of children whose end it has waited for."""
+    """A line of the process table: times in seconds, ``waited_s`` that of children it has waited for."""
 
     parent: int
     session: int
@@ -93,7 +92,7 @@ def processes() -> dict[int, Process]:
     """Return the table of processes, by number.
 
     Raises:
-        BenchError: this is no Linux.
+        BenchError: this is not Linux.
     """
     if not Path("/proc/self/stat").exists():
         raise BenchError("Benchmarks count the CPU time of whole process trees, which needs Linux's /proc")
@@ -102,9 +101,9 @@ def processes() -> dict[int, Process]:
 
 
 def process_of(pid: int) -> Process | None:
-    """Return the line of one process; None where it has ended."""
+    """Return the line of one process; None if it has ended."""
     try:
-        # A name may hold blanks and brackets: what follows begins behind the last one. proc(5), fields from 3 on.
+        # A name may contain blanks and brackets, so the fields from 3 on (proc(5)) begin after the last bracket.
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:
         return None
@@ -126,17 +125,17 @@ def _with_descendants(table: Mapping[int, Process], roots: Collection[int]) -> d
 
 def run(command: Sequence[str], timeout_s: float, *, environment: Mapping[str, str] | None = None,
         cwd: Path | None = None) -> Cost:  # fmt: skip
-    """Run a command to its end and return what it took, its start-up included.
+    """Run a command to its end; return its cost, including its start.
 
     Args:
         command: the program and its arguments.
-        timeout_s: when it is given up, in seconds.
+        timeout_s: timeout in seconds.
         environment: variables in addition to ours.
         cwd: where it runs; default: here.
 
     Raises:
-        HungError: it did not end; nothing of it is left.
-        BenchError: it failed. Both messages have the end of what it printed.
+        HungError: it did not end in time, and was killed.
+        BenchError: it failed. Both messages have the end of its output.
     """
     with _adopting_orphans(), tempfile.TemporaryFile() as output:
         start = time.monotonic()
@@ -152,7 +151,7 @@ def run(command: Sequence[str], timeout_s: float, *, environment: Mapping[str, s
                 cpu_s = used.ru_utime + used.ru_stime + _reap(process.pid)
         finally:
             kill_all(process.pid)
-        # One whose children were killed before it may end with 0.
+        # If its children were killed first, it may exit with 0.
         is_late = wall_s >= timeout_s
         if process.returncode or is_late:
             output.seek(0)
@@ -165,7 +164,7 @@ def run(command: Sequence[str], timeout_s: float, *, environment: Mapping[str, s
 
 @contextmanager
 def _adopting_orphans() -> Iterator[None]:
-    """Be the parent of what a program leaves behind, as long as it is measured."""
+    """Adopt orphans while a program is measured."""
     prctl = ctypes.CDLL(None).prctl
     prctl(_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     try:
@@ -176,13 +175,13 @@ def _adopting_orphans() -> Iterator[None]:
 
 @contextmanager
 def _watched(session: int, timeout_s: float) -> Iterator[list[int]]:
-    """Keep in a list of one the largest resident size of a session, and kill it when its time is over."""
+    """Yield a list with the session's largest resident size, updated meanwhile; kill the session at the timeout."""
     peak, over, deadline = [0], threading.Event(), time.monotonic() + timeout_s
 
     def watch() -> None:
         while not over.wait(SAMPLE_S):
             members = members_of(session)
-            alone = max((_high_water(pid) for pid in members), default=0)  # what a sample every 0.1 s cannot miss
+            alone = max((_high_water(pid) for pid in members), default=0)  # peaks between samples
             peak[0] = max(peak[0], alone, sum(process.rss_bytes for process in members.values()))
             if time.monotonic() > deadline:
                 kill_all(session)
@@ -204,7 +203,7 @@ def members_of(session: int) -> dict[int, Process]:
 def _high_water(pid: int) -> int:
     """Return the largest resident size that one process ever had, in bytes.
 
-    Not ``ru_maxrss``: that begins with the size of the process which started it, ours.
+    Not ``ru_maxrss``, which starts with the size of its parent, ours.
     """
     try:
         for line in Path(f"/proc/{pid}/status").read_text().splitlines():
@@ -216,7 +215,7 @@ def _high_water(pid: int) -> int:
 
 
 def _reap(session: int) -> float:
-    """Wait for what a command has left behind, and return its CPU time in seconds."""
+    """Wait for the orphans of a command, and return their CPU time in seconds."""
     cpu_s, deadline = 0.0, time.monotonic() + ORPHANS_S_MAX
     while members := members_of(session):
         for pid in [pid for pid, process in members.items() if process.parent == os.getpid()]:
@@ -230,7 +229,7 @@ def _reap(session: int) -> float:
 
 
 def kill_all(session: int) -> None:
-    """End all that still runs of a session (nothing, as a rule); its number is not used again while a member lives."""
+    """Kill the remaining processes of a session, usually none; its id is not reused while a member lives."""
     for pid in members_of(session):
         try:
             os.kill(pid, signal.SIGKILL)
@@ -242,7 +241,7 @@ def kill_all(session: int) -> None:
 
 
 def by_turns(contenders: Sequence[T], runs: int) -> Iterator[tuple[int, T]]:
-    """Yield ``(run, contender)``: each once per run, another one first in each, so that no place is favoured.
+    """Yield ``(run, contender)``: each once per run, in rotating order, so that none has a favoured position.
 
     >>> list(by_turns("abc", 2))
     [(0, 'a'), (0, 'b'), (0, 'c'), (1, 'b'), (1, 'c'), (1, 'a')]
@@ -253,7 +252,7 @@ def by_turns(contenders: Sequence[T], runs: int) -> Iterator[tuple[int, T]]:
 
 
 def median(costs: Sequence[Cost]) -> Cost:
-    """Return the medians of some runs, each figure by itself."""
+    """Return the median of each figure over some runs."""
     return Cost(
         statistics.median(cost.wall_s for cost in costs),
         statistics.median(cost.cpu_s for cost in costs),
@@ -262,7 +261,7 @@ def median(costs: Sequence[Cost]) -> Cost:
 
 
 def spread(values: Sequence[float], digits: int = 2) -> str:
-    """Return the median, and from where to where the values went.
+    """Format the median and the range of values.
 
     >>> spread([3.0, 1.0, 2.0]), spread([2.0], 1)
     ('2.00 (1.00 – 3.00)', '2.0')
@@ -276,11 +275,11 @@ def mib(size: float) -> str:
     return f"{size / 2**20:,.0f} MiB"
 
 
-# --- what is reported ---
+# --- reports ---
 
 
 def table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Return a Markdown table; all columns but the first are flush right.
+    """Return a Markdown table; all columns but the first are right-aligned.
 
     Raises:
         ValueError: a row has another number of cells.
@@ -297,12 +296,12 @@ def table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 
 def load() -> float:
-    """Return how many processes wanted a core in the last minute."""
+    """Return the load average of the last minute."""
     return os.getloadavg()[0]
 
 
 def machine(load_before: float) -> str:
-    """Describe the machine and how busy it was: no figure means anything without."""
+    """Describe the machine and its load, without which no figure is meaningful."""
     memory = os.sysconf("SC_PHYS_PAGES") * _PAGE / 2**30
     return (
         f"{os.cpu_count()} cores ({_cpu_model()}), {memory:.0f} GiB, {platform.system()} {platform.release()}, "
@@ -326,7 +325,7 @@ def say(line: str) -> None:
 
 
 def save(folder: Path, name: str, text: str, figures: Any = None, notes: Sequence[str] = ()) -> None:
-    """Print a report with notes and write it as ``<name>.md``; the figures of all runs go into ``<name>.json``."""
+    """Print a report with notes, and write it to ``<name>.md``, and the figures of all runs to ``<name>.json``."""
     if folder == QUICK_RESULTS:
         notes = [*notes, NO_RESULT]
     text = "\n\n".join([text, *notes])
@@ -342,9 +341,9 @@ def save(folder: Path, name: str, text: str, figures: Any = None, notes: Sequenc
 
 
 def begin(main: Callable[[], None]) -> None:
-    """Run a benchmark; what it cannot measure is told without a traceback."""
-    with suppress(MissingExtraError):  # what needs Java says so itself
-        for_spark(os.environ)  # contenders in Spark look at JAVA_HOME and the PATH alone
+    """Run a benchmark; print its errors without a traceback."""
+    with suppress(MissingExtraError):  # contenders that need Java report it themselves
+        for_spark(os.environ)  # Spark contenders only check JAVA_HOME and the PATH
     try:
         main()
     except BenchError as error:
@@ -352,11 +351,11 @@ def begin(main: Callable[[], None]) -> None:
 
 
 class Options(argparse.ArgumentParser):
-    """The command line of a benchmark: ``--runs``, ``--quick``, ``--results``, and what it adds itself.
+    """The command line of a benchmark: ``--runs``, ``--quick``, ``--results``, and its own options.
 
     Args:
-        purpose: what the benchmark is for: its module's docstring.
-        runs: how many runs of each contender.
+        purpose: the benchmark's module docstring.
+        runs: number of runs of each contender.
     """
 
     def __init__(self, purpose: str | None, runs: int) -> None:
@@ -367,12 +366,12 @@ class Options(argparse.ArgumentParser):
         self.add_argument("--results", type=Path, help="where the report goes; default: bench/results, quick: build")
 
     def size(self, name: str, full: Any, quick: Any, **given: Any) -> None:
-        """Add an option that says how much is done, with what it is in a quick run."""
+        """Add an option for a size, with its defaults in full and quick runs."""
         self._quick[name.strip("-").replace("-", "_")] = quick
         self.add_argument(name, default=full, **given)
 
     def read(self, arguments: Sequence[str] | None = None) -> argparse.Namespace:
-        """Return the options; in a quick run all sizes that were not given are small."""
+        """Return the options; in a quick run, sizes default to small ones."""
         plain = self.parse_args(arguments)
         if plain.quick:
             self.set_defaults(**self._quick)

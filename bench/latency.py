@@ -1,15 +1,15 @@
-"""How long from ``send`` to durable in Parquet, at a fixed rate: p50, p99, the worst.
+"""Latency from ``send`` to durable in Parquet at a fixed rate: p50, p99, maximum.
 
     python -m bench.latency [--rate 20000] [--seconds 60] [--ages 1 8] [--trigger 1] [--only spark] [--quick]
 
-A topology of ours reads on while another process sends (``bench/producer.py``) and notes when. A row is durable once
-the entry of the sink's commit log that covers it is: the last change of status (``ctime``) of the entry's file is when
-its temporary name goes, which is after its folder was forced to the disk. So a latency ends there, and holds all: the
-producer's lingering, the broker, the poll, the age that a row waits for its flush, the fsyncs.
+A topology reads while another process sends (``bench/producer.py``) and records the times. A row is durable once its
+entry in the sink's commit log is: the last status change (``ctime``) of the entry's file is the removal of its
+temporary name, after its folder was synced. So a latency includes the producer's lingering, the broker, the poll, the
+wait for the flush, and the fsyncs.
 
-A flush is caused by the age alone here, so the goal is: p99 at most that age and half a second.
+Only the age triggers flushes here, so the goal is: p99 at most that age plus half a second.
 
-On Spark a batch begins at each trigger, and its rows are durable together when it is done. There is no goal.
+On Spark, a batch starts at each trigger, and its rows become durable together at its end. It has no goal.
 """
 
 from __future__ import annotations
@@ -35,22 +35,22 @@ from bench.track import Track, track
 from downspout.sink.log import CommitLog
 
 GRACE_S = 0.5
-READY_S_MAX = 180.0  # Spark needs its time, on a busy machine
+READY_S_MAX = 180.0  # Spark starts slowly on a busy machine
 LOOK_S = 0.05
 RATE_SHARE_MIN = 0.98
-"""A producer that is slower than that has not held its rate."""
+"""A slower producer has missed its rate."""
 SPARK_RATE_MAX = 5_000.0
-"""Records per second on Spark: at 20,000 what had piled up in its first batches was still there after 45 s."""
+"""Records per second on Spark: at 20,000, the backlog of its first batches remained after 45 s."""
 SPARK = downspout("spark", "chunk mode, on Spark", "kafka.emit=chunk", TYPES, note="a batch at each trigger")
 
 
 class Latency(NamedTuple):
-    """What was measured of a contender at one flush age.
+    """The measurements of a contender at one flush age.
 
     Attributes:
         seconds: of each record, from ``send`` to durable.
-        cpu_s: of the topology's process tree while the records came, per million records.
-        rate: records per second that the producer really sent.
+        cpu_s: CPU-seconds of the topology's process tree during the measurement, per million records.
+        rate: records per second actually sent.
     """
 
     seconds: np.ndarray
@@ -59,7 +59,7 @@ class Latency(NamedTuple):
 
 
 def durable_ns(out: Path, records: int) -> np.ndarray:
-    """Return for each record when the log's entry that covers its row was durable, ns since the epoch; 0: not yet."""
+    """Return when each record became durable, by its entry in the log, in ns since the epoch; 0: not yet."""
     log, found = CommitLog(out, checkpoints=False), np.zeros(records, np.int64)
     for entry in log.refresh():
         when = log.path(entry.number).stat().st_ctime_ns
@@ -71,17 +71,17 @@ def durable_ns(out: Path, records: int) -> np.ndarray:
 
 
 def measure(course: Track, contender: Contender, age_s: float, rate: float, seconds: float) -> Latency:
-    """Let a topology read on while a producer sends, and return the latencies.
+    """Run a topology while a producer sends; return the latencies.
 
     Raises:
-        BenchError: the rate was not held, or a row never came.
+        BenchError: the rate was missed, or a row never arrived.
     """
     name, count = f"latency-{contender.key}-{age_s:g}", int(rate * seconds)
     place = course.scratch / name
     place.mkdir()
     times, environment = place / "times.npy", os.environ | {"PYTHONPATH": str(ROOT)}
     sender = [sys.executable, "-m", "bench.producer", course.bootstrap, name, str(rate), str(seconds), str(times)]
-    # The first records, one of each partition, are not measured: with them the group has been joined.
+    # The first records, one per partition, are not measured: they show that the group has been joined.
     publish(course.bootstrap, name, PARTITIONS)
     with _reading(course.bootstrap, contender, age_s, name, place) as process, CpuMeter(process.pid) as meter:
         _wait_for(place, PARTITIONS, process)
@@ -116,7 +116,7 @@ def _reading(bootstrap: str, contender: Contender, age_s: float, name: str,
 
 
 def _command(contender: Contender, age_s: float, place: Path) -> tuple[str, ...]:
-    """Return what runs the topology: rows leave at an age or, on Spark, at each trigger."""
+    """Return the command of the topology, which flushes by age or, on Spark, at each trigger."""
     if contender is SPARK:
         options = ("--trigger", f"{age_s:g}s", "--checkpoint", str(place / "checkpoint"))
         return (*topology(*contender.settings, on=("spark", "run")), *options)

@@ -1,9 +1,9 @@
-"""What the bookkeeping costs: the ledger alone, without Kafka, Storm or records.
+"""The cost of the ledger alone, without Kafka, Storm or records.
 
     python -m bench.ledger
 
-Cycles are emit + ack + commit point, once for each record. Out of order: acks come shuffled within a window of 10,000.
-The best of three runs counts: the others were disturbed by something else.
+A cycle is emit + ack + commit point for one record. Out of order: acks are shuffled within a window of 10,000. The best
+of three runs counts, as the least disturbed.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def in_order() -> None:
 
 
 def out_of_order(orders: list[list[int]]) -> None:
-    """A window of records is out; they are acked in any order, each ack followed by a commit point."""
+    """A window of records is in flight; they are acked in any order, with a commit point after each ack."""
     ledger = PartitionLedger(0)
     emit, ack, commit_point = ledger.emit, ledger.ack, ledger.commit_point
     for order in orders:
@@ -46,7 +46,7 @@ def out_of_order(orders: list[list[int]]) -> None:
 
 
 def in_ranges() -> None:
-    """As :func:`in_order`, with ranges of a hundred records."""
+    """Like :func:`in_order`, with ranges of a hundred records."""
     ledger = PartitionLedger(0)
     for start in range(0, 100 * CYCLES, 100):
         ledger.emit_range(start, start + 100, 100, 0)
@@ -56,7 +56,7 @@ def in_ranges() -> None:
 
 
 def failing(ledger: PartitionLedger) -> None:
-    """All records that are out fail at once, and the lowest retry is asked for."""
+    """All records in flight fail at once, and the lowest retry is looked up."""
     fail, earliest = ledger.fail, ledger.earliest_ready_retry
     for offset in range(FAILURES):
         fail(offset, 0)
@@ -64,7 +64,7 @@ def failing(ledger: PartitionLedger) -> None:
 
 
 def failing_and_retried(ledger: PartitionLedger) -> None:
-    """All fail at once; then each is found as the lowest that is ready, emitted again and acked."""
+    """All fail at once; then each is found as the lowest due retry, emitted again and acked."""
     failing(ledger)
     for _ in range(FAILURES):
         retry = ledger.earliest_ready_retry(0)
@@ -83,7 +83,7 @@ def flying(count: int) -> PartitionLedger:
 
 
 def seconds(work: Callable[..., object], prepare: Callable[[], object] | None = None) -> float:
-    """Return the best CPU time of three runs; each works on what ``prepare`` makes for it."""
+    """Return the best CPU time of three runs, each on a new result of ``prepare``."""
     best = float("inf")
     for _ in range(3):
         arguments = [prepare()] if prepare else []
@@ -95,7 +95,7 @@ def seconds(work: Callable[..., object], prepare: Callable[[], object] | None = 
 
 
 def bytes_each(make: Callable[[int], PartitionLedger], count: int = 100_000) -> float:
-    """Return the memory that each of ``count`` outstanding records takes."""
+    """Return the memory per record of ``count`` outstanding records."""
     gc.collect()
     tracemalloc.start()
     ledger = make(count)
@@ -106,7 +106,7 @@ def bytes_each(make: Callable[[int], PartitionLedger], count: int = 100_000) -> 
 
 
 def all_failed(count: int) -> PartitionLedger:
-    """Return a ledger in which all wait for a retry."""
+    """Return a ledger in which all records wait for a retry."""
     ledger = flying(count)
     for offset in range(count):
         ledger.fail(offset, 0)
@@ -114,7 +114,7 @@ def all_failed(count: int) -> PartitionLedger:
 
 
 def every_second_acked(count: int) -> PartitionLedger:
-    """Return a ledger with as many holes as there can be."""
+    """Return a ledger with the maximum of holes."""
     ledger = flying(count)
     for offset in range(1, count, 2):
         ledger.ack(offset)

@@ -1,11 +1,10 @@
-"""What parsing costs: CPU-seconds per million records from JSON to typed columns, without Kafka and without an engine.
+"""The cost of parsing: CPU-seconds per million records from JSON to typed columns, without Kafka or an engine.
 
     python -m bench.parse [--records 400000] [--runs 5] [--chunk 4000] [--shapes all] [--quick]
 
-There is a row for each shape of ``bench/shapes.py``, and for flights of which some are corrupt: in turn no JSON, a
-number out of range, and a text where a number should be; all these must be rejected, and no others. Arrow's reader
-stops at the first. ``orjson alone`` makes dicts and keeps nothing; it is there for scale. The ways take turns; the
-median of the runs counts.
+The table has a row for each shape of ``bench/shapes.py``, and for flights with some corrupt values: in turn invalid
+JSON, a number out of range, and a text instead of a number; exactly these must be rejected. Arrow's reader stops at the
+first. ``orjson alone`` makes dicts and drops them, as a baseline. Parsers take turns; the median of the runs counts.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ from downspout.sink.schema import Columns
 
 CORRUPT = (b"not JSON", b'"dep_delay":9999999999', b'"dep_delay":"late"')
 SHARES = (10_000, 100, 10)
-Outcome = tuple[int, int] | None  # rows and rejects; None: the way does not look
+Outcome = tuple[int, int] | None  # rows and rejects; None: not counted
 
 
 def corrupted(count: int, one_in: int) -> list[bytes]:
@@ -99,7 +98,7 @@ WAYS: dict[str, Callable[[Case], Outcome]] = {
 
 
 def measure(case: Case, bad: int, runs: int) -> dict[str, list[float]]:
-    """Return CPU-seconds per million of each way and run."""
+    """Return CPU-seconds per million by parser, for each run."""
     ways = {name: way for name, way in WAYS.items() if not bad or way is not arrow_alone}
     seconds: dict[str, list[float]] = {name: [] for name in ways}
     for _ in range(runs):

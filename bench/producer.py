@@ -1,9 +1,9 @@
-"""Flights at a fixed rate, and when each was sent: the other end of ``bench/latency.py``.
+"""Sends flights at a fixed rate for ``bench/latency.py``, and records the times.
 
     python -m bench.producer BOOTSTRAP TOPIC RATE SECONDS TIMES
 
-A few records leave at every tick of 5 ms; a tick that comes late is made up for at once. TIMES becomes a numpy file:
-for each record the wall clock in ns as ``send`` was called, so what the producer itself waits is part of a latency.
+A few records are sent every 5 ms; after a late tick, the missing ones follow at once. TIMES becomes a numpy file with
+the wall clock in ns at each call of ``send``, so a latency includes the producer's own wait.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ TICK_S = 0.005
 
 
 def main(bootstrap: str, topic: str, rate: str, seconds: str, times: str) -> None:
-    """Send, wait until the broker has all, and write the times."""
+    """Send, wait until the broker has all records, and write the times."""
     count, interval = int(float(rate) * float(seconds)), 1 / float(rate)
     sent = np.zeros(count, np.int64)
     producer = cluster_for(bootstrap).producer(client={"linger_ms": 0})

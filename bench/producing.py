@@ -1,12 +1,11 @@
-"""What it costs to write to Kafka: KafkaBolt with records and with chunks, beside bare producers.
+"""The cost of writing to Kafka: KafkaBolt with records and with chunks, beside bare producers.
 
     python -m bench.producing --records 1000000
 
-Each contender is a separate process, by turns with the others in one run, and writes flights (a key of 2 bytes, a
-value of 180) to its own topic with 4 partitions, on one broker, with acks=all and idempotence, batches of 128 KiB
-and a linger of 5 ms. What is counted are the CPU-seconds of the process between its first record and its last answer,
-all its threads included. KafkaBolt's are those of the whole local engine: a spout with message ids, the tuple trees,
-the bolt, and the acks. The peers are a loop and nothing else.
+Contenders are separate processes that take turns. Each writes flights (a key of 2 bytes, a value of 180) to its own
+topic with 4 partitions, on one broker, with acks=all and idempotence, batches of 128 KiB and a linger of 5 ms. Measured
+are the CPU-seconds of the process, with all threads, from the first record to the last answer. KafkaBolt's include the
+whole local engine: a spout with message ids, the tuple trees, the bolt, and the acks. The peers are bare loops.
 """
 
 from __future__ import annotations
@@ -121,7 +120,7 @@ def port(bootstrap: str, topic: str, records: int) -> float:
 
 
 def latency(bootstrap: str, topic: str, linger_ms: int) -> list[float]:
-    """Send at a fixed rate, looking for answers every ms; return the seconds from each send to its answer, sorted."""
+    """Send at a fixed rate, polling for answers every ms; return the sorted latencies in seconds."""
     producer = cluster_for(bootstrap).producer(client={"linger_ms": linger_ms})
     count, done, found = RATE * LATENCY_S, 0, []
     begin_at = time.monotonic()
@@ -141,7 +140,7 @@ def latency(bootstrap: str, topic: str, linger_ms: int) -> list[float]:
 
 
 def one(name: str, bootstrap: str, topic: str, records: int, file: str) -> None:
-    """Be one of our contenders."""
+    """Run one of our contenders."""
     ROWS.extend(map(list, pickle.loads(Path(file).read_bytes())))
     if name.startswith(LATENCY):
         found = latency(bootstrap, topic, int(name.removeprefix(LATENCY)))
@@ -153,7 +152,7 @@ def one(name: str, bootstrap: str, topic: str, records: int, file: str) -> None:
 
 
 def written(bootstrap: str, topic: str) -> int:
-    """Return how many records a topic has."""
+    """Return the number of records in a topic."""
     asker = cluster_for(bootstrap).consumer(group=None)
     found = asker.end_offsets([TopicPartition(topic, number) for number in range(PARTITIONS)])
     asker.close()
@@ -161,7 +160,7 @@ def written(bootstrap: str, topic: str) -> int:
 
 
 def command(name: str) -> list[str]:
-    """Return how a contender is started."""
+    """Return the command of a contender."""
     if name == BARE:
         return [sys.executable, str(PEERS / "kafka_python_producer.py")]
     if name == CONFLUENT:

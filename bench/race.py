@@ -2,12 +2,12 @@
 
     python -m bench.race [--records 1000000] [--runs 3] [--only record,loop] [--shapes all] [--quick]
 
-Each run is a separate process that reads the topic from its start to its end, writes typed Parquet compressed with
-zstd, and commits. What starting costs is measured by a run over a topic of four records, and has its own column.
-Every result is checked: each record in one row, each value where it belongs, offsets committed.
+Each run is a separate process that reads the topic from start to end, writes typed Parquet compressed with zstd, and
+commits. The cost of the start is measured with a topic of four records, and has its own column. Every result is
+checked: each record in one row, each value in the right place, offsets committed.
 
-With ``--shapes`` (``all``, or keys such as ``missing-5,nested``) there is a race for each shape of ``bench/shapes.py``,
-of the loops and of ours, and the report has a row for each shape.
+With ``--shapes`` (``all``, or keys such as ``missing-5,nested``), the loops and Downspout race over each shape of
+``bench/shapes.py``, and the report has a row per shape.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ from bench.shapes import Shape, shapes_of
 from bench.track import Measured, Track, track
 
 SHAPED = ("record", "chunk", "loop", "loop-arrow", "confluent", "confluent-orjson", "confluent-polars")
-"""The contenders in the race over shapes: ours, and the peers whose parsers are told the columns."""
+"""The contenders in the race over shapes: ours, and the peers whose parsers take the columns as an argument."""
 
 
 def race(
     course: Track, contenders: Sequence[Contender], records: int, runs: int, shape: Shape | None = None
 ) -> tuple[list[Measured], list[str]]:
-    """Run all by turns, over few records and over many; return what was measured, and who failed and why.
+    """Run all by turns, over few and many records; return the measurements, and the failures with reasons.
 
     Raises:
-        BenchError: one of ours failed. A peer that fails is left out from then on.
+        BenchError: one of ours failed. A peer that fails is dropped.
     """
     few, many = ("bench-few", "bench-flights") if shape is None else (f"few-{shape.key}", f"many-{shape.key}")
     for topic, count in ((few, PARTITIONS), (many, records)):
@@ -91,7 +91,7 @@ def report(measured: Sequence[Measured], records: int, missing: Sequence[str], d
 
 
 def by_shape(races: Mapping[str, Sequence[Measured]], keys: Sequence[str], described: str) -> str:
-    """Return the Markdown report of races over several shapes: CPU-seconds per million, and what of the loop's."""
+    """Return the Markdown report of races over several shapes: CPU-seconds per million, and the ratio to the loop."""
     names = {one.contender.key: one.contender.name for race in races.values() for one in race}
     rows = []
     for shape, race in races.items():

@@ -1,8 +1,8 @@
-"""Shapes of JSON that producers write: real flights, each shape with its columns and with the row of every record.
+"""Shapes of JSON from real producers: flights in each shape, with its columns and the row of every record.
 
-A shape is a function of a flight that returns a document and the row that must come of it. So a result is checked
-without a parser. The benchmarks run over each shape (``bench.parse``, ``bench.race --shapes all``), and a test asserts
-that a chunk has the outcome of its records for each.
+A shape is a function of a flight that returns a document and its expected row, so results are checked without a parser.
+The benchmarks run over each shape (``bench.parse``, ``bench.race --shapes all``), and a test asserts that a chunk gives
+the same rows as its records.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from bench.peers.flights_parquet import FLIGHT, schema
 from downspout.parse.json import parse_path
 
 Row = dict[str, Any]
-Made = tuple[bytes, Row]  # the value of a record, and the row that it becomes
-DISTINCT_MAX = 50_000  # Different records of a shape; from there on they come again
+Made = tuple[bytes, Row]  # the value of a record, and its expected row
+DISTINCT_MAX = 50_000  # Distinct records of a shape, which then repeat
 _WORDS = (
     "gate,", "crew;", "the", "aircraft", "was", "held", "for", "weather", "and", "de-icing", "—", "see", "“remarks”,",
     "then", "departed", "from", "runway",
@@ -43,29 +43,29 @@ class Shape:
     name: str  # its name in tables
     make: Callable[[Row, Random], Made]
     types: dict[str, str] = field(default_factory=lambda: dict(FLIGHT))  # the types of the columns
-    paths: dict[str, str] = field(default_factory=dict)  # of columns whose path is not their name
-    share: float = 1.0  # of the records that a run has otherwise, because these are large
+    paths: dict[str, str] = field(default_factory=dict)  # of columns whose name is not their path
+    share: float = 1.0  # of a run's usual number of records, less for large ones
 
     @property
     def fields(self) -> list[str]:
-        """The columns, as ``parse.fields`` takes them."""
+        """The columns in the format of ``parse.fields``."""
         return [f"{name}={self.paths[name]}" if name in self.paths else name for name in self.types]
 
     @property
     def environment(self) -> dict[str, str]:
-        """What tells a contender of this shape: see ``flights_topology`` and ``peers/flights_parquet``."""
+        """Variables that describe the shape to contenders: see ``flights_topology`` and ``peers/flights_parquet``."""
         steps = {name: list(parse_path(path)) for name, path in self.paths.items()}
         return {"BENCH_SHAPE": self.key, "BENCH_COLUMNS": json.dumps(self.types), "BENCH_PATHS": json.dumps(steps)}
 
     def table(self, numbers: np.ndarray, count: int) -> pa.Table:
-        """Return the rows that must come of some of so many records."""
+        """Return the expected rows of some of ``count`` records."""
         records = _made(self, min(count, DISTINCT_MAX))
         rows = pa.Table.from_pylist([{name: row[name] for name in self.types} for _, row in records],
                                     schema(self.types))  # fmt: skip
         return rows.take(pa.array(numbers % len(records)))
 
     def made(self, count: int) -> list[Made]:
-        """Return so many records with their rows; only ``DISTINCT_MAX`` differ."""
+        """Return ``count`` records with their rows; only ``DISTINCT_MAX`` are distinct."""
         records = _made(self, min(count, DISTINCT_MAX))
         return [records[number % len(records)] for number in range(count)]
 
@@ -194,10 +194,10 @@ SHAPES = (
 
 
 def shapes_of(keys: str) -> list[Shape]:
-    """Return the shapes of these keys, separated by commas; ``all`` for all.
+    """Return the shapes with these keys, separated by commas, or ``all``.
 
     Raises:
-        ValueError: there is none of that key.
+        ValueError: a key is unknown.
     """
     known = {shape.key: shape for shape in SHAPES}
     if keys == "all":

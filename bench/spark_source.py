@@ -1,12 +1,12 @@
-"""The Kafka source in Python against Spark's JVM connector, on one topic, in one run, interleaved.
+"""The Kafka source in Python against Spark's JVM connector, on one topic, by turns.
 
-The jobs: count the records; write them to Parquet as they are; parse them as JSON and write typed columns; and write
-them as they are by a stream that ends at what is there, also of a longer topic. Both run on the PySpark that is
-installed, in a session as ``downspout.spark.session`` makes it, the connector with the jars of that version.
+The jobs: count the records; write them to Parquet unchanged; parse them as JSON and write typed columns; and write them
+unchanged with a stream to the end of the topic, also of a longer topic. Both run on the installed PySpark, in a session
+from ``downspout.spark.session``, the connector with the jars of that version.
 
-Each source has one session, which has done each job once before: starting the JVM and the workers is in neither figure,
-and the JVM has compiled what it runs. A stream's own start is in it: for a source in Python that is a process of its
-own. Every result is checked outside of the figures: as many rows as there are records.
+Each source has one warmed-up session, so the figures exclude the start of the JVM and the workers, and compilation.
+They include the start of a stream, which for a source in Python is a separate process. Every result is checked
+separately: it must have as many rows as records.
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ def _fields() -> str:
 
 
 class Contender:
-    """One source in a separate process, which does a job whenever it is told."""
+    """One source in a separate process, which does jobs on command."""
 
     def __init__(self, kind: str, bootstrap: str, topic: str, records: int, out: Path, jars: str) -> None:
         self.kind, self.records = kind, records
@@ -122,7 +122,7 @@ class Contender:
         self._meter = CpuMeter(self._process.pid)
 
     def wait(self) -> None:
-        """Wait until it has read the topic once: what its start costs is not the first job's."""
+        """Wait until it has read the topic once, so that the first job excludes its start."""
         self._answer()
 
     def _answer(self) -> str:
@@ -137,7 +137,7 @@ class Contender:
         return self._answer()
 
     def run(self, job: int, *, counts: bool) -> None:
-        """Do a job once, and check how many rows it saw; the first time does not count."""
+        """Do a job once, and check its row count; ``counts``: keep the figure."""
         before = self._meter.cpu_s
         seconds = float(self._ask(str(job)))
         cpu_s = self._meter.cpu_s - before
@@ -194,7 +194,7 @@ def main() -> None:
             for kind, classpath in (("downspout", ""), ("kafka", connector)):
                 contenders.append(Contender(kind, broker.bootstrap, "flights", given.records, scratch, classpath))
                 contenders[-1].wait()
-            for run in range(given.runs + 1):  # the first one warms up
+            for run in range(given.runs + 1):  # the first is a warm-up
                 for job, name in enumerate(JOBS):
                     for contender in contenders[:: 1 if run % 2 else -1]:
                         contender.run(job, counts=run > 0)

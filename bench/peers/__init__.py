@@ -1,1 +1,1 @@
-"""What Downspout is measured beside: one short program each, run in its own environment."""
+"""The peers of the benchmarks: a short program each, run in its own environment."""

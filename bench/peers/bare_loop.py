@@ -1,4 +1,4 @@
-"""What a careful engineer writes without a framework: kafka-python's poll loop, a parser, PyArrow.
+"""A careful engineer's program without a framework: kafka-python's poll loop, a parser, PyArrow.
 
 One file and one commit per 100,000 records. PARSER is ``orjson`` (a row at a time) or ``arrow`` (Arrow's JSON reader).
 """

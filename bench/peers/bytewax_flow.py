@@ -1,7 +1,7 @@
 """Bytewax: its KafkaSource, Arrow's JSON reader over each batch, a sink of ours that writes Parquet.
 
-Progress is in Bytewax's own recovery store, as its guide recommends, and not in a consumer group: a snapshot every ten
-seconds, for which the sink writes what it holds. Restarted in between, it writes rows again.
+Progress is in Bytewax's own recovery store, as its guide recommends, not in a consumer group: a snapshot every ten
+seconds, for which the sink writes its rows. After a restart in between, it writes rows again.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ bootstrap, topic, group, directory, records = sys.argv[1:]
 
 
 class Part(StatefulSinkPartition):
-    """What the only worker writes."""
+    """The output of the only worker."""
 
     def __init__(self, files: int) -> None:
         self.files = files

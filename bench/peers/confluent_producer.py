@@ -1,4 +1,4 @@
-"""confluent-kafka's producer: a loop with a delivery callback per record, as its documentation writes it.
+"""confluent-kafka's producer: a loop with a delivery callback per record, as in its documentation.
 
     python confluent_producer.py BOOTSTRAP TOPIC RECORDS FILE
 

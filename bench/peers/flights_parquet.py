@@ -1,7 +1,7 @@
-"""What all peers share: the columns of a record, and how a file of them is written so that it lasts.
+"""Shared code of all peers: the columns of a record, and a durable write of a file.
 
-Each peer runs in its own environment, beside this file and without the rest of the project. What a peer lacks
-there (PyArrow in Spark's) is imported where it is used.
+Each peer runs in its own environment, with this file but without the rest of the project. Packages that a peer lacks
+(PyArrow in Spark's) are imported where they are used.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ COLUMNS: dict[str, str] = json.loads(os.environ.get("BENCH_COLUMNS", "null")) or
 """The columns of this run."""
 
 PATHS: dict[str, list[str | int]] = json.loads(os.environ.get("BENCH_PATHS", "{}"))
-"""Where the values of columns stand whose key is not their name."""
+"""Paths of columns whose name is not their key."""
 
 PLACE = {"_partition": "int32", "_offset": "int64"}
-"""Where the record of a row was: with that a result can be checked."""
+"""The coordinates of a row's record, for checks of the result."""
 
 ROWS_PER_FILE = 100_000
 
@@ -76,7 +76,7 @@ def _value(row: Any, steps: Sequence[str | int]) -> Any:
 
 
 def document(columns: dict[str, str] | None = None, places: dict[str, list[str | int]] | None = None) -> pa.Schema:
-    """Return the Arrow schema of the documents that hold these columns, by default those of this run."""
+    """Return the Arrow schema of documents with these columns, by default those of this run."""
     import pyarrow as pa
 
     columns, places = (COLUMNS, PATHS) if columns is None or places is None else (columns, places)
@@ -96,7 +96,7 @@ def document(columns: dict[str, str] | None = None, places: dict[str, list[str |
 
 
 def table_of_json(values: Sequence[bytes], partitions: Sequence[int], offsets: Sequence[int]) -> pa.Table:
-    """Parse JSON records with Arrow's reader: fast, as long as each value is one object on one line."""
+    """Parse JSON records with Arrow's reader, which needs one object per line."""
     import pyarrow as pa
     from pyarrow import json as arrow_json
 
@@ -121,7 +121,7 @@ def table_of_polars(values: Sequence[bytes], partitions: Sequence[int], offsets:
 
 
 def _placed(table: pa.Table, partitions: Sequence[int], offsets: Sequence[int]) -> pa.Table:
-    """Return documents as the columns of this run, with their places."""
+    """Return the columns of this run from documents, with their coordinates."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -137,7 +137,7 @@ def _placed(table: pa.Table, partitions: Sequence[int], offsets: Sequence[int]) 
 
 
 def write_durably(table: pa.Table, directory: str, name: str) -> None:
-    """Write one file so that a power cut after the return takes nothing of it, and a reader sees it whole or not."""
+    """Write one file atomically and durably."""
     import pyarrow.parquet as pq
 
     Path(directory).mkdir(parents=True, exist_ok=True)

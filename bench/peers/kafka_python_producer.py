@@ -1,8 +1,8 @@
-"""kafka-python's producer: a bare loop, and a flush at the end; that no record failed is looked at by a callback.
+"""kafka-python's producer: a bare loop, and a flush at the end; a callback checks that no record failed.
 
     python kafka_python_producer.py BOOTSTRAP TOPIC RECORDS FILE
 
-FILE is a pickle of (key, value). Prints the CPU-seconds of the loop, those of the producer's thread among them.
+FILE is a pickle of (key, value). Prints the CPU-seconds of the loop, including the producer's thread.
 """
 
 from __future__ import annotations
