@@ -1,4 +1,4 @@
-"""What tests of other engines do to the requests for a bucket, and how their processes reach it."""
+"""Faults for requests to a bucket in tests of other engines, and how their processes reach the bucket."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The log that a test looks at is the test's own."""
+"""The log that a test reads contains only the test's own lines."""
 
 from __future__ import annotations
 

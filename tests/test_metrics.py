@@ -1,4 +1,4 @@
-"""The table of metrics explains all that components report."""
+"""The table of metrics explains all metrics that components report."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The column of identities: what goes in comes out, whatever was done to it in between."""
+"""The column of origins keeps its values through all operations."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Lines about what does not answer: one soon, one a minute, one when it is over."""
+"""Log lines about outages: one early, one a minute, one at the end."""
 
 from __future__ import annotations
 

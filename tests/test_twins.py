@@ -1,4 +1,4 @@
-"""Which tests have a twin on the real broker, and who must say why not."""
+"""Tests with a twin on the real broker, and tests that must give a reason for having none."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the tests of the audit's command share: a project in which a topology was run."""
+"""Shared code for tests of the audit's command: a project with the output of a topology."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The content of data files: hashes in the log, checksums of pages, and who looks at them."""
+"""The audit of data files' content: hashes in the log, checksums of pages, and which commands check them."""
 
 from __future__ import annotations
 

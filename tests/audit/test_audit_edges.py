@@ -1,4 +1,4 @@
-"""The audit where there is nothing to audit, where somebody writes meanwhile, and where files are not a sink's."""
+"""The audit with nothing to audit, with concurrent writers, and with files that are not a sink's."""
 
 from __future__ import annotations
 

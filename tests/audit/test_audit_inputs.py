@@ -1,4 +1,4 @@
-"""A sink with two inputs that carry the same origins, in a whole topology, and what the audit says of it."""
+"""The audit of a whole topology with a sink whose two inputs carry the same origins."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is held of the metadata of batches in ZooKeeper: on the tree in memory and on a real one."""
+"""The contract of batches' metadata in ZooKeeper: for the tree in memory and for a real one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a command took, statistics and tables: bench/harness.py."""
+"""Costs of commands, statistics and tables: bench/harness.py."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who is measured, and what is made of the figures: bench/contenders.py, and the benchmarks that use them."""
+"""Contenders and reports: bench/contenders.py, and the benchmarks that use them."""
 
 from __future__ import annotations
 

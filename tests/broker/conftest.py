@@ -1,4 +1,4 @@
-"""What the tests on the real broker share."""
+"""Shared fixtures for tests on the real broker."""
 
 from __future__ import annotations
 

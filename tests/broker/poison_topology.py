@@ -1,4 +1,4 @@
-"""KafkaSpout → brake → JsonParseBolt → ParquetBolt. Nobody reads the rejects: what is no JSON fails, and is retried."""
+"""KafkaSpout → brake → JsonParseBolt → ParquetBolt. No bolt reads the rejects: invalid JSON fails, and is retried."""
 
 from __future__ import annotations
 

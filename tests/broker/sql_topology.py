@@ -1,4 +1,4 @@
-"""What the tests of workers run: numbers into a table, by way of a stock streamparse bolt."""
+"""The topology for tests of workers: numbers into a table, through a stock streamparse bolt."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The audit on a real broker: what lies at an offset without a row is where a fake could be wrong."""
+"""The audit on a real broker: offsets without a row, for which a fake could be wrong."""
 
 from __future__ import annotations
 

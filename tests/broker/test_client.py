@@ -1,4 +1,4 @@
-"""What the client does beyond the contract: odd records, bounded errors, and kafka-python's traps."""
+"""The client beyond the contract: odd records, bounded errors, and kafka-python's traps."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The coordinator of a group dies, moves, cannot write, or is nowhere: what becomes of commits, on three brokers."""
+"""Commits on three brokers while the group's coordinator dies, moves, cannot write, or is missing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A cluster of embedded brokers: who leads, who dies, and what is kept."""
+"""A cluster of embedded brokers: leaders, deaths, and durability."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How the client's consumer joins its group, and what it is told when it falls out: kafka-python's traps."""
+"""How the client's consumer joins its group, and learns that it was removed: kafka-python's traps."""
 
 from __future__ import annotations
 

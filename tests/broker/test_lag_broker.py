@@ -1,4 +1,4 @@
-"""The lag of a group on a real broker: the figures of Kafka's own tool, and what that tool does not know."""
+"""The lag of a group on a real broker: the same figures as Kafka's own tool, and those the tool lacks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A real broker that takes less metadata with a commit than brokers do by default."""
+"""A real broker with a lower limit for commit metadata than the default."""
 
 from __future__ import annotations
 

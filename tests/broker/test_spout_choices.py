@@ -1,4 +1,4 @@
-"""What can be chosen, on a real broker: guarantees, starts, topics, sharing and translators."""
+"""The spout's options on a real broker: guarantees, starts, topics, sharing and translators."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Members that come, go and die on a real broker: what moves with a partition, and what is processed twice."""
+"""Members that join, leave and die on a real broker: state that moves with partitions, and records processed twice."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A broker that is away for a while, and one that forgets: the spout stays answerable, and goes on by itself."""
+"""A broker that is unavailable for a while, or loses data: the spout stays responsive, and resumes by itself."""
 
 from __future__ import annotations
 

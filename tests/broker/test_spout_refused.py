@@ -1,4 +1,4 @@
-"""A broker that says no: unknown topics, missing rights, a dead-letter topic that takes no letters."""
+"""A broker that refuses: unknown topics, missing permissions, a dead-letter topic that rejects records."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a real broker holds and nobody can read: a flipped byte in its log, and a small batch that unpacks to much."""
+"""Unreadable data on a real broker: a flipped byte in its log, and a small batch that unpacks to a huge one."""
 
 from __future__ import annotations
 

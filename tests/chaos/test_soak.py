@@ -1,4 +1,4 @@
-"""The judge of the soak: what it lets pass, and what not."""
+"""The soak's verdict: which samples pass and which fail."""
 
 from __future__ import annotations
 

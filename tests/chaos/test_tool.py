@@ -1,4 +1,4 @@
-"""The tool itself: what it counts, what it plans, and what it does not let pass."""
+"""The chaos tool itself: its counts, plans and verdicts."""
 
 from __future__ import annotations
 

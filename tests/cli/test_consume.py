@@ -1,4 +1,4 @@
-"""`downspout kafka consume`: from where to where, as what, and for which group."""
+"""`downspout kafka consume`: ranges, formats and groups."""
 
 from __future__ import annotations
 

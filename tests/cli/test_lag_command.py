@@ -1,4 +1,4 @@
-"""``downspout lag``: looks, waits, and ends with the codes that its help names."""
+"""``downspout lag``: output, waiting, and the exit codes in its help."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What of the log is shown."""
+"""Filters of the log."""
 
 from __future__ import annotations
 

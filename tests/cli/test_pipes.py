@@ -1,4 +1,4 @@
-"""What a command leaves on its standard output, and what becomes of one whose output nobody reads to its end."""
+"""Commands' standard output, and commands whose output is not read to its end."""
 
 from __future__ import annotations
 

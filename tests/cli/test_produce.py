@@ -1,4 +1,4 @@
-"""`downspout kafka produce`: each line is one record; what is not written is named by its line."""
+"""`downspout kafka produce`: each line is one record; records that are not written are named by line."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `downspout kafka produce` shows while it works, and how fast it may go."""
+"""Progress lines and rate limit of `downspout kafka produce`."""
 
 from __future__ import annotations
 

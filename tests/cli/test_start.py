@@ -1,4 +1,4 @@
-"""What a command does not need, its start does not import."""
+"""A command's start imports only what the command needs."""
 
 from __future__ import annotations
 

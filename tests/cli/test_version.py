@@ -1,4 +1,4 @@
-"""``downspout version`` says what an issue needs."""
+"""``downspout version`` prints the facts that an issue needs."""
 
 from __future__ import annotations
 

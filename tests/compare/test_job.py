@@ -1,4 +1,4 @@
-"""What is frozen, and the settings that keep a run to itself."""
+"""Frozen ranges of a comparison, and the settings that isolate its runs."""
 
 from __future__ import annotations
 

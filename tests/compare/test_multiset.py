@@ -1,4 +1,4 @@
-"""Tables as multisets: the comparison against Python's Counter, and what equal values are."""
+"""Tables as multisets: the comparison against Python's Counter, and equality of values."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is said of a comparison, and the exit code."""
+"""The report of a comparison, and its exit code."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reads what the stations of ``project/`` wrote down."""
+"""Reads the records of the stations in ``project/``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What Storm promises to components, for every engine: a file that imports this brings a fixture ``evidence``."""
+"""Storm's promises to components, for every engine: a file that imports this provides a fixture ``evidence``."""
 
 from __future__ import annotations
 

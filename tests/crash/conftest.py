@@ -1,4 +1,4 @@
-"""Says at the end of a run what the crash matrix has tried."""
+"""Reports at the end of a run which cases of the crash matrix ran."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the matrix found, each as small as it can be."""
+"""Minimal cases of bugs that the matrix found."""
 
 from __future__ import annotations
 

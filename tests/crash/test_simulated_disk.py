@@ -1,4 +1,4 @@
-"""The simulated disk: what a power cut leaves, and that the dead change nothing."""
+"""The simulated disk: its state after a power cut, and that dead processes change nothing."""
 
 from __future__ import annotations
 

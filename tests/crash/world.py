@@ -1,4 +1,4 @@
-"""One Kafka, one disk, and processes that run a topology on them; and what must be true of the files at any moment."""
+"""One Kafka, one disk, and processes that run a topology on them; and the invariants of the files."""
 
 from __future__ import annotations
 

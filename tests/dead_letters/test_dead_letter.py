@@ -1,4 +1,4 @@
-"""Dead letters beyond the contract: what goes wrong, and what strangers write."""
+"""Dead letters beyond the contract: failures, and records from other writers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whose identity a record may take: the headers of a replay, and what strangers write into them."""
+"""Which identities a record may claim: the headers of a replay, and forged ones."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The commands that pages show are commands that there are."""
+"""All commands in the docs exist."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the page on counting says of plain bolts, under ``kill -9``."""
+"""The claims of the page on counting about plain bolts, under ``kill -9``."""
 
 from __future__ import annotations
 

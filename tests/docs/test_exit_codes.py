@@ -1,4 +1,4 @@
-"""The page on exit codes says what the code does."""
+"""The page on exit codes matches the code."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`docs/reference/from-storm-kafka.md` says of each field of the older spouts which setting takes its place."""
+"""`docs/reference/from-storm-kafka.md` names the setting for each field of the older spouts."""
 
 from __future__ import annotations
 

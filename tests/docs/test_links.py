@@ -1,4 +1,4 @@
-"""Links of the documentation lead somewhere, pages can be reached, and pages on the code name what is in it."""
+"""Links of the documentation resolve, pages are reachable, and pages on the code name existing code."""
 
 from __future__ import annotations
 

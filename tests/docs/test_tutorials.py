@@ -1,4 +1,4 @@
-"""The commands of the quickstart and of the tutorial do what the pages say, on a real broker."""
+"""The commands of the quickstart and of the tutorial work as described, on a real broker."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `downspout check` says of chunks on Storm, for topologies as users write them."""
+"""`downspout check` on chunks on Storm, for topologies as users write them."""
 
 from __future__ import annotations
 

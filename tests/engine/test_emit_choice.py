@@ -1,4 +1,4 @@
-"""What a spout emits where ``kafka.emit`` is ``auto``: chunks where everything that its records reach takes chunks."""
+"""``kafka.emit`` = ``auto``: chunks if all components that the records reach accept chunks."""
 
 from __future__ import annotations
 

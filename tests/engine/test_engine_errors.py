@@ -1,4 +1,4 @@
-"""Components that raise: what fails, what is restarted, what ends the run, and what is said about it."""
+"""Components that raise: failed tuples, restarts, the end of the run, and messages."""
 
 import logging
 

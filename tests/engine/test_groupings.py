@@ -1,4 +1,4 @@
-"""Groupings: who gets a tuple."""
+"""Groupings: the tasks that receive a tuple."""
 
 import os
 import random

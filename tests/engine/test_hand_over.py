@@ -1,4 +1,4 @@
-"""Spouts that wait for what is out: bolts drain for them."""
+"""Spouts that wait for tuples in flight: bolts drain for them."""
 
 import pytest
 from streamparse import Bolt, Spout, Topology

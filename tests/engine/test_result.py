@@ -1,4 +1,4 @@
-"""What a run reports of its tasks, and what tuples are called in it."""
+"""A run's report on its tasks, and the names of tuples in it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Bolts that are slow, in virtual time: everybody has a turn, and what takes longer than the timeout gets done."""
+"""Slow bolts in virtual time: every task gets a turn, and work longer than the timeout completes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the engine calls a spout for, from its start to its end, and what becomes of logs and metrics."""
+"""The engine's calls to a spout from its start to its end; logs and metrics."""
 
 import logging
 from typing import ClassVar

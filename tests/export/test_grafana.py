@@ -1,4 +1,4 @@
-"""The dashboard for Grafana asks for metrics that there are, and for each of them."""
+"""The dashboard for Grafana uses every metric, and only existing ones."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whether a run is alive and ready: what Kubernetes is told, and why."""
+"""Liveness and readiness of a run for Kubernetes, with reasons."""
 
 from __future__ import annotations
 

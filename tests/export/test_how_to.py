@@ -1,4 +1,4 @@
-"""The how-to on monitoring does what it says of production, and its files are right."""
+"""The how-to on monitoring works in production as described, and its files are valid."""
 
 from __future__ import annotations
 

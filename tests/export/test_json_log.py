@@ -1,4 +1,4 @@
-"""`downspout run --log-format json`: each line is an object, and says where in Kafka and in the topology it was."""
+"""`downspout run --log-format json`: each line is an object with its coordinates in Kafka and in the topology."""
 
 from __future__ import annotations
 

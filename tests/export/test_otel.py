@@ -1,4 +1,4 @@
-"""What OpenTelemetry is given of a run: all of the table, and the messaging conventions' names."""
+"""A run's metrics for OpenTelemetry: the whole table, and the messaging conventions' names."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What Prometheus reads of a run: all of the table, in its own words."""
+"""A run's metrics for Prometheus: the whole table, with Prometheus's names."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`downspout run --metrics-port`: what is to be read while a run goes on, and that it ends as it does without."""
+"""`downspout run --metrics-port`: the metrics during a run, and an unchanged end of the run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The port beside a run: who may reach it, what it answers, and how it ends."""
+"""The port beside a run: access, answers, and shutdown."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is done to a real broker behind a test's back: topics, transactions, deleted records."""
+"""Changes to a real broker behind a test's back: topics, transactions, deleted records."""
 
 from __future__ import annotations
 

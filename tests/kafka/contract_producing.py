@@ -1,4 +1,4 @@
-"""What a producer must do: each record's fate is told once, and one that is refused takes no other with it."""
+"""The contract of producers: each record's outcome is reported once, and a refused record fails alone."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What transactions must do: records and offsets together, or not at all, and one owner of a transactional id."""
+"""The contract of transactions: records and offsets atomically, and one owner of a transactional id."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Programs that stand in for real ones."""
+"""Fake programs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What consumers note of aborted transactions, and readers that have no use for it."""
+"""Consumers' notes of aborted transactions, and readers that do not need them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Properties of the Kafka client: what text can say becomes what kafka-python takes, and the rest is refused."""
+"""Properties of the Kafka client: valid text is converted for kafka-python, and the rest is refused."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a consumer says of its connections while a broker hangs; with a real one: ``test_spout_outage.py``."""
+"""A consumer's report on its connections while a broker hangs; with a real one: ``test_spout_outage.py``."""
 
 from __future__ import annotations
 

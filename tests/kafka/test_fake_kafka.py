@@ -1,4 +1,4 @@
-"""What the fake can do beyond the contract: fail on command, and let a group's members die."""
+"""The fake beyond the contract: failures on command, and deaths of a group's members."""
 
 from __future__ import annotations
 

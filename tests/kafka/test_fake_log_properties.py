@@ -1,4 +1,4 @@
-"""The fake's log, read by poll, against a plain list of what ought to be seen."""
+"""The fake's log, read by polls, against a plain list of the expected records."""
 
 from __future__ import annotations
 

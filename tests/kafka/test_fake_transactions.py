@@ -1,4 +1,4 @@
-"""Answers of the fake Kafka's transactions that are lost: whether they took effect is told by the offset."""
+"""Lost answers in the fake Kafka's transactions: the offsets show whether they took effect."""
 
 from __future__ import annotations
 

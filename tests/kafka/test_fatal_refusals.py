@@ -1,4 +1,4 @@
-"""What a producer does after a batch that was refused: go on with its sequence numbers, begin anew, or end."""
+"""A producer after a refused batch: it continues its sequence numbers, starts again, or ends."""
 
 from __future__ import annotations
 

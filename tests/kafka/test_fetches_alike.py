@@ -1,4 +1,4 @@
-"""What a consumer that gathers asks of a broker; that the client reads it there: ``tests/broker/test_client.py``."""
+"""Fetch requests of a consumer that gathers; that the client applies them: ``tests/broker/test_client.py``."""
 
 from __future__ import annotations
 

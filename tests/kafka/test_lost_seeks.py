@@ -1,4 +1,4 @@
-"""A seek beside the client's own reset of a partition; with a real broker it takes thousands of tries to see it."""
+"""A seek concurrent with the client's own reset of a partition; a real broker needs thousands of tries to show it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which transactions hold back what a group commits, by the answers of an administrator's client."""
+"""Which open transactions hold back a group's commits, by the answers of an admin client."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is changed about kafka-python lies in one package, says why, and is looked at when a client is made."""
+"""Patches of kafka-python are in one package, with reasons, and are checked when a client is created."""
 
 from __future__ import annotations
 

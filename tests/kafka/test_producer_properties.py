@@ -1,4 +1,4 @@
-"""What goes with idempotence, and what turns it off."""
+"""Properties that are compatible with idempotence, and those that turn it off."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A producer that is over, and one that takes its place."""
+"""A producer that has ended, and its replacement."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is said of errors that pass by themselves."""
+"""Messages about temporary errors."""
 
 from __future__ import annotations
 

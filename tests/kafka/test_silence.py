@@ -1,4 +1,4 @@
-"""What a client says, and does, while a broker hangs or is away; with real ones: ``test_silent_broker.py``."""
+"""A client's messages and behaviour while a broker hangs or is down; with real ones: ``test_silent_broker.py``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a record says that was tried again until its time was over."""
+"""The error of a record that was retried until it expired."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What was fetched and cannot be given whole: limits, notes, and where reading goes on."""
+"""Fetched data that cannot be returned in full: limits, notes, and where reading continues."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Batches as they are on the wire, made with kafka-python's own builders, and what a fetcher makes of them."""
+"""Batches in wire format, made with kafka-python's own builders, and a fetcher's results from them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The edges that the mutants of `make mutants` found unwatched: one off, the first of two, nothing there."""
+"""Edge cases that `make mutants` found untested: off by one, the first of two, empty."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Ranges that go out as one: what is counted, how they are split, and what happens to a part of one."""
+"""Ranges in flight: their counts, their splits, and their parts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What lies too far behind counts as done, though it is not (`kafka.behind_max`)."""
+"""Records too far behind count as done without processing (`kafka.behind_max`)."""
 
 from __future__ import annotations
 

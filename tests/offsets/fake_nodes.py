@@ -1,4 +1,4 @@
-"""ZooKeeper's tree in memory: what one server would answer, for any number of sessions."""
+"""ZooKeeper's tree in memory: the answers of one server to any number of sessions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How far a group is behind: the arithmetic, and what a fake Kafka is asked."""
+"""The lag of a group: the arithmetic, and the requests to a fake Kafka."""
 
 from __future__ import annotations
 

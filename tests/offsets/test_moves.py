@@ -1,4 +1,4 @@
-"""What a move says of itself, against sets of offsets; and several groups at once."""
+"""A move's description, against sets of offsets; and moves of several groups."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which offset a place is, and what files say; pure."""
+"""How seek targets and files resolve to offsets, without I/O."""
 
 from __future__ import annotations
 

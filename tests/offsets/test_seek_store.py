@@ -1,4 +1,4 @@
-"""``downspout offsets`` where a spout keeps its offsets in a store: it goes by the store, so that is what is moved."""
+"""``downspout offsets`` with a spout whose offsets are in a store: the store's offsets are moved."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is SQLite's own: locks and who holds them, files that are none, network file systems."""
+"""Specifics of SQLite: locks and their holders, invalid files, network file systems."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is held of ZooKeeper, and of what is kept there: on the tree in memory and on a real one."""
+"""The contract of ZooKeeper and of its content: for the tree in memory and for a real one."""
 
 from __future__ import annotations
 

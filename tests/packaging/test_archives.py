@@ -1,4 +1,4 @@
-"""What a Python elsewhere needs, and the archives that hold it."""
+"""The packages that a Python elsewhere needs, and the archives of them."""
 
 from __future__ import annotations
 

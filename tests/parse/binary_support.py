@@ -1,4 +1,4 @@
-"""What the tests of records that are decoded a column at a time share."""
+"""Shared code for tests of columnar decoding."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the tests of registries' formats share."""
+"""Shared code for tests of the registries' formats."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Chunks without a Kafka: a spout that emits them, takes them apart when they fail, and what a bolt makes of them."""
+"""Chunks without a Kafka: a spout that emits them and splits failed ones, and the output of a bolt."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Avro a column at a time is what fastavro makes of each record by itself."""
+"""Avro decoded in columns equals fastavro's result for each record."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A bolt of one's own for chunks: it takes records too, and puts rows aside."""
+"""A custom bolt for chunks: it also accepts records, and rejects rows."""
 
 from __future__ import annotations
 

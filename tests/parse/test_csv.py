@@ -1,4 +1,4 @@
-"""CSV: what a line is, and that many lines parsed in columns are what each is alone."""
+"""CSV: the format of a line, and that lines parsed in columns equal lines parsed one by one."""
 
 from __future__ import annotations
 

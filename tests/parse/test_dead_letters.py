@@ -1,4 +1,4 @@
-"""DeadLetterBolt: what other bolts reject becomes the dead letters that the spout would have written."""
+"""DeadLetterBolt: rejects of other bolts become the same dead letters as the spout's."""
 
 from __future__ import annotations
 

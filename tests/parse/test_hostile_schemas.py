@@ -1,5 +1,4 @@
-"""Other people's registries, schemas and bytes: numbers in a record decide about no work, and what answers may be no
-registry."""
+"""Untrusted registries, schemas and bytes: work must not depend on numbers in a record, and any server may answer."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Protobuf a column at a time is what Google's library makes of each message by itself."""
+"""Protobuf decoded in columns equals the result of Google's library for each message."""
 
 from __future__ import annotations
 

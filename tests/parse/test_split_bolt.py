@@ -1,4 +1,4 @@
-"""SplitBolt: what it makes of a chunk is what it makes of its records."""
+"""SplitBolt: its output for a chunk equals that for the chunk's records."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A bolt of one's own whose work is a function from a table to a table, by each library."""
+"""A custom bolt with a function from a table to a table, for each library."""
 
 from __future__ import annotations
 

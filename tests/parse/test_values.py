@@ -1,4 +1,4 @@
-"""One value at a time becomes what a column of many would make of it."""
+"""One value converts exactly as in a column of many."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`make partitions` in small, into each sink; and that it sees what is wrong."""
+"""`make partitions` on a small scale, into each sink; and that it detects errors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Processes that run a topology from Kafka to Kafka, and die or stand still at a step of their work with Kafka."""
+"""Processes that run a topology from Kafka to Kafka, and die or freeze at a step of their work with Kafka."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What tests of KafkaBolt share."""
+"""Shared code for tests of KafkaBolt."""
 
 from __future__ import annotations
 

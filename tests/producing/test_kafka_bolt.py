@@ -1,4 +1,4 @@
-"""KafkaBolt: each tuple is one record, acked when it is written; what cannot be written fails alone, and says why."""
+"""KafkaBolt: each tuple is one record, acked when written; one that cannot be written fails alone, with a reason."""
 
 from __future__ import annotations
 

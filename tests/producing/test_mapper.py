@@ -1,4 +1,4 @@
-"""What a tuple becomes, and where it goes: formats, headers, times, topics, and what is wrong with settings."""
+"""The record for a tuple, and its topic: formats, headers, timestamps, topics, and wrong settings."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A broker that is away is no record's fault: none is given up for it, and what others can take goes on."""
+"""A broker's outage is not a record's fault: no record is given up, and other brokers' records continue."""
 
 from __future__ import annotations
 

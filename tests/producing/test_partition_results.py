@@ -1,4 +1,4 @@
-"""What of a partition is in a transaction: found for a whole chunk as for each of its rows."""
+"""Which results of a partition are in a transaction: the same for a whole chunk as for each of its rows."""
 
 from __future__ import annotations
 

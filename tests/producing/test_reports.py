@@ -1,4 +1,4 @@
-"""What a KafkaBolt counts and logs, and what it asks of its producer."""
+"""KafkaBolt's metrics and logs, and its requests to the producer."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `downspout check` finds without running anything."""
+"""The findings of `downspout check`, without running anything."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""What the live view makes of figures."""
+"""The live view's display of figures."""
 
 from __future__ import annotations
 

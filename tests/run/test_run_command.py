@@ -1,4 +1,4 @@
-"""`downspout run` as a process: streamparse's own project, signals, exit codes, what it prints."""
+"""`downspout run` as a process: streamparse's own project, signals, exit codes, output."""
 
 import io
 import json

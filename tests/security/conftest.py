@@ -1,4 +1,4 @@
-"""Brokers are asked with patience: these tests are about what they say, and not about how soon."""
+"""Brokers get long timeouts: these tests are about their answers, not their speed."""
 
 from __future__ import annotations
 

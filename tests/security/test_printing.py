@@ -1,4 +1,4 @@
-"""What commands print of records that anybody may have written."""
+"""Commands' output for records from untrusted writers."""
 
 from __future__ import annotations
 

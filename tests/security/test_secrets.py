@@ -1,4 +1,4 @@
-"""A secret is used, and is nowhere to be seen: in what is printed, logged, written, raised or sent to an engine."""
+"""A secret is used but never visible: in output, logs, files, errors, or data sent to an engine."""
 
 from __future__ import annotations
 

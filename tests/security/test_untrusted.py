@@ -1,4 +1,4 @@
-"""Parsers of what anybody may have written: no crash, no surprise, bounded memory and time."""
+"""Parsers of untrusted data: no crash, no surprise, bounded memory and time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The parsers of what anybody may have written, and what is fed to them: by the tests, and by ``make fuzz``."""
+"""The parsers of untrusted data, with their inputs for the tests and for ``make fuzz``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every number among the settings has a limit, which a value beyond it is told."""
+"""Every numeric setting has limits, and rejects values beyond them."""
 
 from __future__ import annotations
 

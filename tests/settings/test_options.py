@@ -1,4 +1,4 @@
-"""The types of what a ``spec`` takes: made from the table, and known to type checkers."""
+"""The types of ``spec`` arguments: generated from the table, and checked by type checkers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Object stores for tests: clients of a real S3 server, a memory store, and what readers see."""
+"""Object stores for tests: clients of a real S3 server, a memory store, and readers' views."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the tests of compaction share: a sink with Hive folders, and two readers of its directory."""
+"""Shared code for tests of compaction: a sink with Hive folders, and two readers of its directory."""
 
 from __future__ import annotations
 

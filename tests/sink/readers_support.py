@@ -1,4 +1,4 @@
-"""What the tests of readers share: compactions, and the rows that readers see."""
+"""Shared code for tests of readers: compactions, and the rows that readers see."""
 
 from __future__ import annotations
 

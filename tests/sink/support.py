@@ -1,4 +1,4 @@
-"""What the tests of the sinks share."""
+"""Shared code for tests of the sinks."""
 
 from __future__ import annotations
 

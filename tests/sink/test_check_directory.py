@@ -1,4 +1,4 @@
-"""`downspout check` compares a sink with what its directory holds: it says what would stop the start, and no more."""
+"""`downspout check` compares a sink with its directory: it reports only problems that would stop the start."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``downspout compact``: what it prints, what it refuses, and how it ends."""
+"""``downspout compact``: output, refusals and exit codes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What compaction makes of files: the same rows, columns and options, in fewer files."""
+"""The result of a compaction: the same rows, columns and options, in fewer files."""
 
 from __future__ import annotations
 

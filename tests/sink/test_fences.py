@@ -1,4 +1,4 @@
-"""The sweeper and its fences: what stopped writers have left goes away, and a paused one loses no row by it."""
+"""The sweeper and its fences: leftovers of stopped writers are removed, and a paused one loses no row."""
 
 from __future__ import annotations
 

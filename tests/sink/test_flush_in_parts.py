@@ -1,4 +1,4 @@
-"""A flush whose rows go to many folders is written in parts, each committed and acked by itself."""
+"""A flush with many folders is written in parts, each committed and acked separately."""
 
 from __future__ import annotations
 

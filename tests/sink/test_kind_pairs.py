@@ -1,4 +1,4 @@
-"""Each type of a parser before each type of a sink: what really fits, and what `downspout check` says of it."""
+"""Each type of a parser with each type of a sink: whether it fits, and the findings of `downspout check`."""
 
 from __future__ import annotations
 

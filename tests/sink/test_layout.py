@@ -1,4 +1,4 @@
-"""The log of a directory is in it: what happens when one of them is deleted, moved or copied."""
+"""The log is inside its directory: cases in which one of them is deleted, moved or copied."""
 
 from __future__ import annotations
 

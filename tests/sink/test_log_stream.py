@@ -1,4 +1,4 @@
-"""A directory as a stream: what a position in the log means, whatever happens to the files."""
+"""A directory as a stream: the meaning of a position in the log, regardless of changes to files."""
 
 from __future__ import annotations
 

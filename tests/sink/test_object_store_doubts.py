@@ -1,4 +1,4 @@
-"""What an object store may answer that a disk never does: conflicts, late arrivals, objects that stand for folders."""
+"""Answers of object stores that disks never give: conflicts, late arrivals, objects that represent folders."""
 
 from __future__ import annotations
 

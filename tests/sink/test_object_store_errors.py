@@ -1,4 +1,4 @@
-"""What a user is told of an object store that cannot be used: the culprit, what it said, and the cure."""
+"""Errors about an unusable object store: its name, its message, and a hint."""
 
 from __future__ import annotations
 

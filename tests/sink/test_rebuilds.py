@@ -1,4 +1,4 @@
-"""Generations of a directory: records can be processed anew, and nobody goes on with what was."""
+"""Generations of a directory: records can be processed anew, and earlier writers cannot continue."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a sink holds, and what becomes of it when a flush fails."""
+"""Rows held by a sink, and their fate when a flush fails."""
 
 from __future__ import annotations
 

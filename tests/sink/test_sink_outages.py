@@ -1,4 +1,4 @@
-"""A store that is away, or full: rows are kept, nothing is acked or failed, and all goes on when it is back."""
+"""A store that is unavailable or full: rows are kept, nothing is acked or failed, and work resumes afterwards."""
 
 from __future__ import annotations
 

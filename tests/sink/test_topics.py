@@ -1,4 +1,4 @@
-"""Two topologies of one name: what they read tells them apart."""
+"""Two topologies with one name are told apart by their topics."""
 
 from __future__ import annotations
 

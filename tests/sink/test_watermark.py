@@ -1,4 +1,4 @@
-"""Which windows are final: the same for all who ask, and for ever, whoever writes, dies and comes again."""
+"""Final windows: the same for all readers and for good, regardless of writers' deaths and restarts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the tests of the hand-over share: checkpoints written by hand, and the command."""
+"""Shared code for tests of the hand-over: checkpoints written by hand, and the command."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the tests of pipelines share: a sink whose flushes are calls, and queries over its directory."""
+"""Shared code for tests of pipelines: a sink flushed by calls, and queries over its directory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the tests of the source share: a registered session, topics on the real broker, and queries."""
+"""Shared code for tests of the source: a registered session, topics on the real broker, and queries."""
 
 from __future__ import annotations
 

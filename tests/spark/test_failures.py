@@ -1,4 +1,4 @@
-"""What ends a query of Spark's, in a sentence, and what is tried again; without Spark."""
+"""Failures of Spark queries: messages in a sentence, and retries; without Spark."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where a query stands, from checkpoints of both sources: files alone. Those in test_handover_live.py are Spark's."""
+"""A query's position from checkpoints of both sources: files alone. Spark's own are in test_handover_live.py."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Values from data that name folders, as PySpark reads them; what the sink does is in ``tests/security``."""
+"""Values from data that name folders, as PySpark reads them; the sink's side is in ``tests/security``."""
 
 from __future__ import annotations
 

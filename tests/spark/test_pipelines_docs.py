@@ -1,4 +1,4 @@
-"""The how-to on pipelines runs as it stands there."""
+"""The how-to on pipelines runs as printed."""
 
 from __future__ import annotations
 

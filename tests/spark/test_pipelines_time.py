@@ -1,4 +1,4 @@
-"""Event time: watermarks, windows, and what came too late."""
+"""Event time: watermarks, windows, and late rows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The folder from which Spark is started, so that its Python workers import what is compiled."""
+"""The folder from which Spark starts, so that its Python workers import compiled modules."""
 
 from __future__ import annotations
 

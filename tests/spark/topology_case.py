@@ -1,4 +1,4 @@
-"""The topology on which topologies on Spark are accepted, and one whose stateful bolt fails."""
+"""The acceptance topology for Spark, and one whose stateful bolt fails."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What stands between a spout and the real client: faults, and letters that take their time."""
+"""Layers between a spout and the real client: faults, and slow dead letters."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Processes that die of some records, and what the commits then hold."""
+"""Processes killed by some records, and the content of their commits."""
 
 from __future__ import annotations
 

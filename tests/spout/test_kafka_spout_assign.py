@@ -1,4 +1,4 @@
-"""`kafka.mode=assign`: tasks count the partitions out by themselves, and look for new ones."""
+"""`kafka.mode=assign`: tasks divide the partitions among themselves, and detect new ones."""
 
 from __future__ import annotations
 

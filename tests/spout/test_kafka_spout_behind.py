@@ -1,4 +1,4 @@
-"""`kafka.behind_max`: what lies too far behind is left out, and counted; and the end at which a spout goes on."""
+"""`kafka.behind_max`: records too far behind are dropped and counted; and the end from which a spout continues."""
 
 from __future__ import annotations
 

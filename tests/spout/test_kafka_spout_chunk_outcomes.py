@@ -1,4 +1,4 @@
-"""Chunks and what goes with them: listeners, other settings, and the same outcome as in record mode."""
+"""Chunks with other features: listeners, other settings, and the same outcome as in record mode."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`kafka.commit`: commits that are waited for, those that are not, and what becomes of one that fails."""
+"""`kafka.commit`: synchronous and asynchronous commits, and commits that fail."""
 
 from __future__ import annotations
 

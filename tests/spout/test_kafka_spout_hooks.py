@@ -1,4 +1,4 @@
-"""`kafka.listener`: what a user's listener hears."""
+"""`kafka.listener`: the calls to a user's listener."""
 
 from __future__ import annotations
 

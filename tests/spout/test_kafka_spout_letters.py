@@ -1,4 +1,4 @@
-"""Dead letters are on their way while the spout goes on; none is resolved before it is durable."""
+"""Dead letters in flight while the spout continues; a record is done only when its letter is durable."""
 
 from __future__ import annotations
 

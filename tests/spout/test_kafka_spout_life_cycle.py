@@ -1,4 +1,4 @@
-"""What a spout does while it is not asked for tuples: deactivated, at its limit, about to end."""
+"""A spout that is not called for tuples: deactivated, at its limit, about to end."""
 
 from __future__ import annotations
 

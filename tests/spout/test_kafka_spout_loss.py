@@ -1,4 +1,4 @@
-"""Records that are gone, and topics that are not what they were."""
+"""Records that are gone, and topics that were recreated."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A broker that takes less metadata with a commit than brokers do by default: the bound is lowered."""
+"""A broker with a lower limit for commit metadata than the default: the spout lowers its bound."""
 
 from __future__ import annotations
 

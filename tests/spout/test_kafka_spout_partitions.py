@@ -1,4 +1,4 @@
-"""What a spout reports of each partition: the same words as ``downspout lag``, and the sums of its report."""
+"""A spout's report on each partition: the same terms as ``downspout lag``, and the sums of its report."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Failed records that are still in memory are tried again from there; all else is as it is without."""
+"""Failed records still in memory are retried from there, with the same outcome as without the cache."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the spout says of a group's commits when it starts, and `kafka.partitions`."""
+"""The spout's messages on a group's commits at its start, and `kafka.partitions`."""
 
 from __future__ import annotations
 

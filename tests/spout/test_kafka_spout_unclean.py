@@ -1,4 +1,4 @@
-"""Processes that die: what the next one knows, and records that kill the process each time."""
+"""Processes that die: the next owner's knowledge, and records that kill the process each time."""
 
 from __future__ import annotations
 

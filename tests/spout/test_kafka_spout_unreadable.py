@@ -1,4 +1,4 @@
-"""What Kafka cannot give whole: the spout goes on behind it, with a dead letter in its place, or ends and says why."""
+"""Records that Kafka cannot return in full: the spout writes a dead letter and continues, or ends with a reason."""
 
 from __future__ import annotations
 

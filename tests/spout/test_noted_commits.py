@@ -1,4 +1,4 @@
-"""Does a spout notice that a sink's directory is older than its group's commits, where no command looks before it?"""
+"""A spout notices that a sink's directory is older than its group's commits, even if no command has checked it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The states of a group session, and what leads from one to the next."""
+"""The states of a group session, and their transitions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What PostgreSQL's errors mean, by their codes; no server is asked."""
+"""The meaning of PostgreSQL's errors by code, without a server."""
 
 from __future__ import annotations
 

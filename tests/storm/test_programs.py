@@ -1,4 +1,4 @@
-"""Our ``lein`` and ``storm`` answer what streamparse asks, without a JVM."""
+"""Our ``lein`` and ``storm`` answer streamparse's calls, without a JVM."""
 
 from __future__ import annotations
 

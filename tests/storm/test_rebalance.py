@@ -1,4 +1,4 @@
-"""What `downspout storm rebalance` asks nimbus for, and what it says where that is refused."""
+"""`downspout storm rebalance`: its request to nimbus, and its message if that is refused."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Slots whose workers fail to launch, told from the supervisor's log and the processes of this machine."""
+"""Slots whose workers fail to launch, detected from the supervisor's log and the processes."""
 
 from __future__ import annotations
 

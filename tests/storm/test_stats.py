@@ -1,4 +1,4 @@
-"""What `downspout storm stats` says of Kafka."""
+"""The figures on Kafka in `downspout storm stats`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""KafkaBolt on Storm, behind a stock streamparse bolt: what is committed is written, whatever is killed."""
+"""KafkaBolt on Storm, behind a stock streamparse bolt: committed records are written, despite kills."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""ParquetBolt on Storm, into a bucket: each row is there once, whatever is killed and whatever happens to requests."""
+"""ParquetBolt on Storm, into a bucket: each row exists once, despite kills and failed requests."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The lock between processes, beside those who only look whether it is held."""
+"""The lock between processes, and concurrent checks whether it is held."""
 
 from __future__ import annotations
 

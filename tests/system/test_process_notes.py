@@ -1,4 +1,4 @@
-"""NoteReader of what processes hold, and what a spout makes of them."""
+"""NoteReader: the notes of processes, and a spout's use of them."""
 
 from __future__ import annotations
 

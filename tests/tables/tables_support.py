@@ -1,4 +1,4 @@
-"""What the tests of exports share: both kinds of tables, made and read alike."""
+"""Shared code for tests of exports: both kinds of tables, made and read in the same way."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The harness for users' tests: what it takes, where its sinks write, and what a topology is called."""
+"""The harness for users' tests: its arguments, its sinks' directories, and names of topologies."""
 
 from __future__ import annotations
 

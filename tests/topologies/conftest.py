@@ -1,4 +1,4 @@
-"""A small slice of the real flights, and what the topology makes of it."""
+"""A small slice of the real flights, and the topology's output for it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The bolts between spout and sink, run by the engine: what they emit, ack and fail."""
+"""The bolts between spout and sink, run by the engine: emits, acks and fails."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the demo remembers, and what it makes of directories that were deleted or are of another topic."""
+"""The demo's saved state, and its handling of directories that were deleted or belong to another topic."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the demos on Storm and on Spark decide before they start anything."""
+"""Decisions of the demos on Storm and on Spark before they start anything."""
 
 from __future__ import annotations
 

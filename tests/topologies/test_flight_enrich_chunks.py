@@ -1,4 +1,4 @@
-"""FlightEnrichBolt on chunks: what its flights would have given one by one."""
+"""FlightEnrichBolt on chunks: the same output as for its flights one by one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""LookupBolt: what a table knows, record by record and in columns."""
+"""LookupBolt: lookups record by record and in columns."""
 
 from __future__ import annotations
 

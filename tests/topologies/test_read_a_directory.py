@@ -1,4 +1,4 @@
-"""The how-to on reading a directory runs as it stands there."""
+"""The how-to on reading a directory runs as printed."""
 
 from __future__ import annotations
 

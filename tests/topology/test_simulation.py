@@ -1,4 +1,4 @@
-"""The simulation: what it proves, that it repeats, and that it can fail."""
+"""The simulation: its proofs, its repeatability, and that it can fail."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Runs that a test looks at through their page: a topology on FakeKafka in a thread, and made-up metrics."""
+"""Runs for tests of the page: a topology on FakeKafka in a thread, and made-up metrics."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The API of a real run: its numbers are the engine's, and nobody else may read them."""
+"""The API of a real run: its numbers are the engine's, and other users cannot read them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Windows are differences of counters, and the time line is what changed between two looks."""
+"""Windows are differences of counters, and the timeline shows changes between two snapshots."""
 
 from __future__ import annotations
 

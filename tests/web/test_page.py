@@ -1,4 +1,4 @@
-"""The page in a real Chromium: it shows what the API says, and nothing of a record ever runs."""
+"""The page in a real Chromium: it shows the API's data, and never executes the content of a record."""
 
 from __future__ import annotations
 

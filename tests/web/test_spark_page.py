@@ -1,4 +1,4 @@
-"""The page of a run on Spark: what the driver has added up by batch, and nothing that Spark does not know."""
+"""The page of a run on Spark: the driver's sums by batch, and nothing that Spark does not report."""
 
 from __future__ import annotations
 

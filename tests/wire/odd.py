@@ -1,4 +1,4 @@
-"""A translator whose second record holds what cannot travel."""
+"""A translator whose second record has a value that cannot be serialised."""
 
 from __future__ import annotations
 

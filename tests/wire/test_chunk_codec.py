@@ -1,4 +1,4 @@
-"""A chunk as Storm's pipe carries it: it arrives as it left, and nothing else arrives as a chunk."""
+"""A chunk on Storm's pipe: it arrives unchanged, and no other value arrives as a chunk."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which streams carry chunks on Storm: what the topology tells its components, and what they make of it."""
+"""Streams that carry chunks on Storm: the topology's configuration, and the components' use of it."""
 
 from __future__ import annotations
 

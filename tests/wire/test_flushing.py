@@ -1,4 +1,4 @@
-"""Requests to flush, from a spout on Storm to the sinks: who is connected, and what a bolt does."""
+"""Requests to flush, from a spout on Storm to the sinks: connections, and a bolt's reaction."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What Storm is told for tuples between workers."""
+"""Storm's serialisation settings for tuples between workers."""
 
 from __future__ import annotations
 

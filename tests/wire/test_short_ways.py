@@ -1,4 +1,4 @@
-"""The shorter ways in the place of pystorm's methods say what pystorm's methods say."""
+"""Faster replacements of pystorm's methods write the same output."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sinks on Storm's pipe: what they hold when Storm goes away, and the stream of late rows."""
+"""Sinks on Storm's pipe: the rows they hold when Storm ends, and the stream of late rows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a component writes to stderr while Storm, which is not reading it, waits for an answer."""
+"""A component's output to stderr while Storm waits for an answer and does not read it."""
 
 from __future__ import annotations
 

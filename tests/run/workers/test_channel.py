@@ -1,4 +1,4 @@
-"""What goes between supervisor and worker."""
+"""Messages between supervisor and worker."""
 
 from __future__ import annotations
 

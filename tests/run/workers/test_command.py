@@ -1,4 +1,4 @@
-"""`downspout run --workers` without a broker: what it refuses, and how the whole is shown."""
+"""`downspout run --workers` without a broker: refusals, and the display of the whole run."""
 
 from __future__ import annotations
 

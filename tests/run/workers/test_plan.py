@@ -1,4 +1,4 @@
-"""What is settled before any worker starts, on a broker in memory."""
+"""Checks before any worker starts, with a broker in memory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A worker as a real process, without a broker: what it says, and that it always ends."""
+"""A worker as a real process, without a broker: its messages, and that it always ends."""
 
 from __future__ import annotations
 

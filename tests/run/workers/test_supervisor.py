@@ -1,4 +1,4 @@
-"""What the supervisor does about workers that report, end and die: scripted ones, on a virtual clock."""
+"""The supervisor's reactions to workers that report, end and die: scripted ones, on a virtual clock."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A project whose components lie in all places that are packed: the topology's folder, src/ and this checkout."""
+"""A project with components in all packed places: the topology's folder, src/ and this checkout."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`downspout spark bundle`: what executors import, in one archive."""
+"""`downspout spark bundle`: the executors' imports, in one archive."""
 
 from __future__ import annotations
 

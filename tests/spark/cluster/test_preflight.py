@@ -1,4 +1,4 @@
-"""The look at the executors before a query starts."""
+"""The check of the executors before a query starts."""
 
 from __future__ import annotations
 

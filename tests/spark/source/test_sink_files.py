@@ -1,4 +1,4 @@
-"""What a sink writes, read by Spark."""
+"""A sink's files, read by Spark."""
 
 from __future__ import annotations
 

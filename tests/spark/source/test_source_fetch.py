@@ -1,4 +1,4 @@
-"""Reading one range, on the fake Kafka: every record once, whatever the log looks like."""
+"""Reading one range, on the fake Kafka: every record once, for any log."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a stream keeps in Spark's checkpoint besides offsets: ids of topics, and that a bounded run has ended."""
+"""A stream's data in Spark's checkpoint besides offsets: ids of topics, and the end of a bounded run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The driver's side of the source on the fake Kafka: what batches read, and what is done about lost data."""
+"""The driver's side of the source on the fake Kafka: ranges of batches, and reactions to lost data."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a topology of batches may do elsewhere and not on Spark is refused before anything runs, with name and cure."""
+"""Batch topologies that Spark cannot run are refused before anything runs, with names and hints."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Files of ours beside Spark's checkpoint: what is loaded from them, and that they are durable."""
+"""Our files beside Spark's checkpoint: loading, and durability."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Topologies on Spark whose spout emits chunks, run in process: the tables and letters of record mode, from columns."""
+"""Topologies on Spark in chunk mode, run in process: the same tables and dead letters as in record mode."""
 
 from __future__ import annotations
 

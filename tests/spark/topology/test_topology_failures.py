@@ -1,4 +1,4 @@
-"""The stages of a topology on Spark, run in process: what becomes of records that fail, and of a driver that dies."""
+"""The stages of a topology on Spark, run in process: failed records, and a driver that dies."""
 
 from __future__ import annotations
 

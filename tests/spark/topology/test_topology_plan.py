@@ -1,4 +1,4 @@
-"""What runs where, whose checkpoint it is, and what the source is told: all decided before anything runs."""
+"""The plan of a topology on Spark: stages, owner of the checkpoint, and options of the source."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a run says while nothing happens, and how it hears signals."""
+"""A run's messages while nothing happens, and its reaction to signals."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The stages of a topology on Spark, run in process: what goes where, and what is kept."""
+"""The stages of a topology on Spark, run in process: routing, and state."""
 
 from __future__ import annotations
 

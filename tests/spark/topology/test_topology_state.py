@@ -1,4 +1,4 @@
-"""What of a stateful bolt is kept between two batches."""
+"""The state of a stateful bolt that is kept between two batches."""
 
 from __future__ import annotations
 

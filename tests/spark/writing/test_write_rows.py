@@ -1,4 +1,4 @@
-"""What a task of the Kafka sink writes, and what becomes of rows that cannot be written, on the fake Kafka."""
+"""Writes of a task of the Kafka sink, and rows that cannot be written, on the fake Kafka."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A spout that emits as long as it is active: somebody outside deactivates and activates it."""
+"""A spout that emits while it is active: the test deactivates and activates it."""
 
 import os
 
