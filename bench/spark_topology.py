@@ -1,4 +1,4 @@
-"""Topologies on Spark: records against chunks, and against native Spark versions; one topic and session, interleaved.
+"""Topologies on Spark: records, chunks, and native Spark versions, on one topic and session, by turns.
 
 **Flights.** The flight delays (JSON → joins → every flight, and delays added up) as they are, a tuple for each record,
 and with ``kafka.emit=chunk``, where a tuple is a RecordBatch of Spark's. The native version is a batch of Spark's own
@@ -54,14 +54,14 @@ class Bench(ABC):
 
     @abstractmethod
     def jobs(self) -> dict[str, Job]:
-        """Return the jobs by name; the first is what the others are compared with."""
+        """Return the jobs by name; the first is the reference."""
 
     @abstractmethod
     def wrong(self, out: Path) -> str:
-        """Return what is wrong with what a job has left; empty: nothing."""
+        """Return an error about a job's output; empty: it is right."""
 
     def measure(self, name: str, job: Job) -> tuple[float, float]:
-        """Do a job, check what it left, and return wall and CPU seconds."""
+        """Do a job, check its output, and return wall and CPU seconds."""
         self._number += 1
         out = self.scratch / f"{self.topic}-{self._number}"
         out.mkdir()
@@ -124,7 +124,7 @@ class Words(Bench):
         native(self.spark, {"spout": records})["word_counts"].write.parquet(str(out / "counts"))
 
     def stream(self, out: Path) -> None:
-        """Run the native version as a stream that ends at what is there."""
+        """Run the native version as a stream to the end of the topic."""
         from topologies.word_count_spark import native
 
         def write(counts: Any, _: int) -> None:
@@ -170,7 +170,7 @@ class FlightDelays(Bench):
         )
 
     def batch(self, out: Path) -> None:
-        """Run the native version as a batch; both of its tables come from one reading."""
+        """Run the native version as a batch that reads the topic once for both tables."""
         from topologies.flight_delays_spark import native
 
         records = self.spark.read.format("downspout").options(**self.source).load().persist()
@@ -201,7 +201,7 @@ def publish(bootstrap: str, lines: int) -> None:
 
 
 def rows_of(figures: Figures, records: int) -> list[list[str]]:
-    """Return the rows of a table: what a job took, what a million records take, and how it compares with the first."""
+    """Return the rows of a table: a job's cost, its cost per million records, and its ratio to the first job."""
     medians = {
         name: [statistics.median(column) for column in zip(*runs, strict=True)] for name, runs in figures.items()
     }

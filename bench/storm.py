@@ -1,9 +1,9 @@
 """Kafka through a real Storm into one bolt: stock pystorm, ours, and Storm's own Java KafkaSpout.
 
-One Kafka, one Storm node and one topic for all; the peers take turns, each as its own topology in a new worker with its
-own consumer group. A peer works until it is warm, and is then measured for at least ten seconds: records/s, and the CPU
-time of the worker (its JVM and both components). Beside them is the CPU time of the whole run, from the start of the
-worker to the last ack. What counts as a run is told in ``bench/storm_run.py``.
+All peers use one Kafka, one Storm node and one topic, and take turns, each as its own topology in a new worker with its
+own consumer group. After a warm-up, a peer is measured for at least ten seconds: records/s, and the CPU time of the
+worker (its JVM and both components). The table also has the CPU time of the whole run, from the start of the worker to
+the last ack. ``bench/storm_run.py`` defines a valid run.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ PEERS = (
 
 @contextmanager
 def stage(scratch: Path, records: int, warm_s: float, window_s: float) -> Iterator[Stage]:
-    """Give a Storm, and a Kafka that holds the records."""
+    """Yield a Storm, and a Kafka with the records."""
     os.environ["PYTHONPATH"] = node_files.python_path(str(ROOT), os.environ)  # of workers and components
     with EmbeddedKafka(scratch / "kafka") as kafka:
         publish(kafka.bootstrap, TOPIC, records, PARTITIONS)

@@ -1,4 +1,4 @@
-"""The topologies of ``bench/storm.py`` as Flux, Storm's own way to write a topology down, submits them.
+"""The topologies of ``bench/storm.py`` as definitions for Flux.
 
 All have one spout, one bolt, one acker and one worker, and give each tuple an id. ``topology.max.spout.pending`` counts
 records for all of them: a tuple is a record, but in chunk mode, where our spout counts the records in its chunks.
@@ -26,7 +26,7 @@ from downspout.wire import CHUNKS
 TOPIC = "bench-storm"
 PENDING = 5_000
 TICK_S = 1
-"""How often the Python bolts note how far they are."""
+"""Interval at which the Python bolts note their progress."""
 SPOUT = "org.apache.storm.kafka.spout."
 CHUNKED = {"kafka.emit": "chunk", CHUNKS: {"spout": ["default"]}}
 """Flux knows nothing of what a class of a topology would say of itself."""
@@ -35,14 +35,14 @@ Component = dict[str, Any]
 
 
 class Parts(NamedTuple):
-    """What a peer consists of: classes of ``storm_parts``; ``ours``, ours in ``chunks``, or ``java``."""
+    """A peer's spout and bolt: classes of ``storm_parts``; ``ours``, ours in ``chunks``, or ``java``."""
 
     spout: str
     bolt: str
 
 
 def topology(parts: Parts, name: str, bootstrap: str, notes: Path) -> Component:
-    """Return the topology of a peer as Flux reads it."""
+    """Return the Flux definition of a peer's topology."""
     more, spout = java_spout(bootstrap, name) if parts.spout == "java" else python_spout(parts.spout)
     still_more, bolt = java_bolt() if parts.bolt == "java" else python_bolt(parts.bolt)
     return {
@@ -71,13 +71,13 @@ def topology(parts: Parts, name: str, bootstrap: str, notes: Path) -> Component:
 
 
 def python_spout(name: str) -> tuple[list[Component], Component]:
-    """Return a spout in Python for Flux, and what it is made of: nothing."""
+    """Return a Python spout for Flux, without components that it needs."""
     path = "spouts.kafka.KafkaSpout" if name in ("ours", "chunks") else f"bench.storm_parts.{name}"
     return [], shell("spout", path, storm_parts.FIELDS)
 
 
 def python_bolt(name: str) -> tuple[list[Component], Component]:
-    """Return a bolt in Python for Flux, and what it is made of: nothing."""
+    """Return a Python bolt for Flux, without components that it needs."""
     return [], shell("bolt", f"bench.storm_parts.{name}", storm_parts.StockBolt.outputs)
 
 
@@ -92,7 +92,7 @@ def shell(kind: str, path: str, outputs: list[str]) -> Component:
 
 
 def java_spout(bootstrap: str, group: str) -> tuple[list[Component], Component]:
-    """Return Storm's own KafkaSpout for Flux: the components that it is made of, and itself."""
+    """Return Storm's own KafkaSpout for Flux, after the components that it needs."""
     text = "org.apache.kafka.common.serialization.StringDeserializer"
     builder = {
         "id": "builder",
@@ -110,7 +110,7 @@ def java_spout(bootstrap: str, group: str) -> tuple[list[Component], Component]:
 
 
 def java_bolt() -> tuple[list[Component], Component]:
-    """Return a bolt of Storm's own that emits each tuple as it is, which nothing reads, and acks it."""
+    """Return a bolt of Storm's that emits each tuple unchanged to no reader, and acks it."""
     fields = {"id": "fields", "className": "org.apache.storm.tuple.Fields", "constructorArgs": [storm_parts.FIELDS]}
     bolt = {"id": "bolt", "className": "org.apache.storm.testing.IdentityBolt", "constructorArgs": [{"ref": "fields"}]}
     return [fields], bolt | {"parallelism": 1}
@@ -120,7 +120,7 @@ def java_bolt() -> tuple[list[Component], Component]:
 
 
 def make_jar(path: Path) -> Path:
-    """Make the jar that all peers are submitted with: Storm's Kafka client, and a folder to start components in."""
+    """Make the jar for all peers: Storm's Kafka client, and a folder in which components start."""
     seen: set[str] = set()
     with zipfile.ZipFile(path, "w") as archive:
         archive.writestr("resources/README", "Components start here.\n")
@@ -134,7 +134,7 @@ def make_jar(path: Path) -> Path:
 
 
 def submit(node: StormNode, jar: Path, definition: Mapping[str, Any]) -> None:
-    """Submit by Flux, as ``storm jar JAR org.apache.storm.flux.Flux --remote FILE`` does."""
+    """Submit with Flux, like ``storm jar JAR org.apache.storm.flux.Flux --remote FILE``."""
     file = jar.with_name(f"{definition['name']}.yaml")
     file.write_text(json.dumps(definition), encoding="utf-8")  # JSON is YAML, too
     home, library = node.directory / "home", jars.resolve("storm")[0].parent

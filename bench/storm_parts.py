@@ -1,4 +1,4 @@
-"""The Python components of ``bench/storm.py``. A class on our wire differs from the stock one by its base alone."""
+"""The Python components of ``bench/storm.py``. A class on our wire differs from the stock one only by its base."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from kafka import KafkaConsumer
 from downspout.wire import MultilangComponent
 
 FIELDS = ["topic", "partition", "offset", "key", "value"]
-"""What Storm's own KafkaSpout emits by default, too."""
+"""The default fields of Storm's own KafkaSpout."""
 
 
 class StockSpout(streamparse.Spout):
-    """The least that one can write by hand: poll, emit, and let the client commit what was polled.
+    """A minimal spout: poll, emit, and auto-commit.
 
-    It does less than the others: what fails or is in flight at a crash is lost.
+    Unlike the others, it loses failed records, and those in flight at a crash.
     """
 
     outputs: ClassVar = FIELDS
@@ -38,7 +38,7 @@ class StockSpout(streamparse.Spout):
 
     def next_tuple(self) -> None:
         if not self.waiting:
-            # With 10 ms kafka-python 3 often never reads anything: each poll gives up before its start is over.
+            # With 10 ms, kafka-python 3 often never reads: each poll times out before the consumer has started.
             for records in self.consumer.poll(100).values():
                 self.waiting.extend(records)
         for _ in range(min(self.each, len(self.waiting))):
@@ -48,13 +48,13 @@ class StockSpout(streamparse.Spout):
 
 
 class StockSpoutOf100(StockSpout):
-    """The same with up to 100 emits per ``next``, for those who know that it helps."""
+    """The same with up to 100 emits per ``next``, a known optimisation."""
 
     each = 100
 
 
 class StockBolt(streamparse.Bolt):
-    """Parses each record and adds up two of its numbers; notes how far it is in a file, at each tick."""
+    """Parses each record and sums two of its numbers; writes its progress to a file at each tick."""
 
     outputs: ClassVar = ["nothing"]
 
@@ -82,7 +82,7 @@ class WireBolt(MultilangComponent, StockBolt):
 
 
 class ChunkBolt(WireBolt):
-    """The same with a chunk at a time: each record is parsed all the same."""
+    """The same with chunks: it still parses each record."""
 
     def process_chunk(self, tup: Any) -> None:
         chunk = tup.values
@@ -92,6 +92,6 @@ class ChunkBolt(WireBolt):
 
 
 class Row(NamedTuple):
-    """As much of a tuple as the bolt looks at."""
+    """The part of a tuple that the bolt uses."""
 
     values: Any

@@ -1,7 +1,7 @@
 """One run of a peer of ``bench/storm.py``: submit, warm up, measure a window of time, let it drain, and check the work.
 
-How far a peer is, a Python bolt says once a second, and for a Java bolt what its group has committed. The CPU time of
-the worker's processes is what the operating system has booked for them.
+A peer's progress comes from its Python bolt, once a second, or for a Java bolt, from its group's commits. The CPU time
+of the worker's processes comes from the operating system.
 
 A run counts only if, after its spout was deactivated, nimbus says that every tuple was acked, and the bolt saw each
 record of a prefix of each partition once: it adds up where the records lay and a number from inside them.
@@ -29,10 +29,10 @@ from downspout.storm import groups, nimbus, node_files, stats
 from downspout.storm.node import StormNode
 
 PIECES = ("jvm", "spout", "bolt")
-"""What a worker consists of."""
+"""The pieces of a worker."""
 SAMPLE_S = 0.1
 STALLED_S_MAX = 300.0
-"""Without a record for so long a run is given up; on a busy machine a start can take minutes."""
+"""A run is aborted after this time without a record; on a busy machine, a start can take minutes."""
 DRAIN_S_MAX = 180.0
 
 Cpu = dict[str, float]
@@ -48,7 +48,7 @@ class Mark(NamedTuple):
 
 @dataclass
 class Run:
-    """What was measured of a run, in its window and as a whole.
+    """The measurements of a run, in its window and as a whole.
 
     Attributes:
         rate: records per second in the window.
@@ -75,12 +75,12 @@ class Run:
 
 @dataclass(frozen=True)
 class Stage:
-    """Where runs take place, and for how long.
+    """The environment of runs, and their durations.
 
     Attributes:
-        warm_s: how long a peer works before it is measured.
-        window_s: how long it is measured, at least.
-        records: how many the topic holds.
+        warm_s: warm-up of a peer, in seconds.
+        window_s: shortest measurement, in seconds.
+        records: number of records in the topic.
     """
 
     node: StormNode
@@ -93,7 +93,7 @@ class Stage:
 
 @dataclass
 class Watch:
-    """What is seen of a worker while it runs.
+    """The observations of a running worker.
 
     Attributes:
         look: returns how far the bolt is.
@@ -108,7 +108,7 @@ class Watch:
     _pids: Mapping[int, str] = field(default_factory=dict)
 
     def sample(self) -> None:
-        """Look once. Raises BenchError: a process of the worker has ended."""
+        """Take a sample. Raises BenchError: a process of the worker has ended."""
         time.sleep(SAMPLE_S)
         mark = self.look()
         if mark is not None and mark.count > (self.marks[-1].count if self.marks else 0):
@@ -126,13 +126,13 @@ class Watch:
         return used
 
     def at(self, moment: float) -> Cpu:
-        """Return the CPU time that was used up to a moment, between two samples in proportion."""
+        """Return the CPU time at a moment, interpolated between samples."""
         times = [sample[0] for sample in self.samples]
         return {piece: float(np.interp(moment, times, [used[piece] for _, used in self.samples])) for piece in PIECES}
 
 
 def worker(node: StormNode) -> dict[int, str]:
-    """Return the processes of the only worker: id, and which piece of it they are."""
+    """Return the processes of the only worker: id → piece."""
     daemons = node_files.read_daemons(node.directory)
     supervisor = daemons.processes["supervisor"].pid if daemons else 0
     found = {}
@@ -150,24 +150,24 @@ def worker(node: StormNode) -> dict[int, str]:
     return found
 
 
-# --- how far it is ---
+# --- progress ---
 
 
 def last_note(path: Path) -> dict[str, Any] | None:
-    """Return the last note of a Python bolt that is whole."""
+    """Return the last complete note of a Python bolt."""
     lines = path.read_text(encoding="utf-8").splitlines(keepends=True) if path.exists() else []
     whole = [line for line in lines if line[-1] == "\n"]
     return json.loads(whole[-1]) if whole else None
 
 
 def mark_of(notes: Path) -> Mark | None:
-    """Return how far a Python bolt is."""
+    """Return the progress of a Python bolt."""
     note = last_note(notes)
     return Mark(note["time"], note["count"]) if note else None
 
 
 def committed(bootstrap: str, group: str) -> list[int]:
-    """Return what a group has committed of each partition."""
+    """Return a group's commit for each partition."""
     found = cluster_for(bootstrap).group_offsets(group)
     offsets = [found.get(TopicPartition(TOPIC, number)) for number in range(PARTITIONS)]
     return [each.offset if each else 0 for each in offsets]
@@ -180,7 +180,7 @@ def measure(name: str, parts: Parts, stage: Stage) -> Run:
     """Run a peer once.
 
     Raises:
-        BenchError: it did not do all of the work, or the topic is too small for it.
+        BenchError: it did not process all records, or the topic is too small.
     """
     group = f"bench-{uuid.uuid4().hex[:8]}"
     notes = stage.jar.with_name(f"{group}.notes")
@@ -204,7 +204,7 @@ def measure(name: str, parts: Parts, stage: Stage) -> Run:
 
 
 def window(watch: Watch, stage: Stage) -> tuple[Mark, Mark]:
-    """Watch until the window is over; return where it begins and ends."""
+    """Watch until the window is over; return its begin and end."""
     moved = time.monotonic()
     while True:
         known = len(watch.marks)
@@ -222,21 +222,21 @@ def window(watch: Watch, stage: Stage) -> tuple[Mark, Mark]:
 
 
 def run_of(watch: Watch, begin: Mark, end: Mark) -> Run:
-    """Return what was measured."""
+    """Return the measurements."""
     measured, before, after = end.count - begin.count, watch.at(begin.time), watch.at(end.time)
     cpu = {piece: (after[piece] - before[piece]) / measured * 1e6 for piece in PIECES}
     last = watch.marks[-1]
     return Run(measured / (end.time - begin.time), cpu, last.count, sum(watch.at(last.time).values()))
 
 
-# --- whether it did all of the work ---
+# --- checks ---
 
 
 def check(name: str, parts: Parts, stage: Stage, group: str, notes: Path, watch: Watch) -> None:
-    """Wait until all that a deactivated spout has emitted is acked; see that each record of what was read came once.
+    """Wait until all tuples of a deactivated spout are acked; check that each record read arrived once.
 
     Raises:
-        BenchError: it is not so.
+        BenchError: it did not.
     """
     deadline = time.monotonic() + DRAIN_S_MAX
     while why := open_work(parts, stage, group, notes):
@@ -252,7 +252,7 @@ def check(name: str, parts: Parts, stage: Stage, group: str, notes: Path, watch:
 
 
 def open_work(parts: Parts, stage: Stage, group: str, notes: Path) -> str:
-    """Return what is not done yet; empty: all is."""
+    """Describe the remaining work; empty: none."""
     found = stats.collect(*stage.node.address, group, with_lag=False)
     spout, bolt, offsets = found.component("spout"), found.component("bolt"), committed(stage.bootstrap, group)
     if spout.failed:

@@ -1,4 +1,4 @@
-"""A broker, topics of flights, and an empty place for each run: what a race needs around it."""
+"""The environment of a race: a broker, topics of flights, and an empty folder for each run."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ from downspout.dead_letters.dead_letter import read_dead_letters
 from downspout.kafka.clusters import cluster_for
 
 START_S_MAX, RECORD_S_MAX = 180.0, 0.0005
-"""A run that takes longer than that (eight minutes and more for a million records) hangs."""
+"""A run that takes longer (at least eight minutes for a million records) hangs."""
 
 
 @dataclass
 class Measured:
-    """What was measured of a contender over some records, and by runs over four of what starting costs.
+    """The measurements of a contender with some records, and with four for the cost of its start.
 
     Attributes:
-        contender: who ran.
-        records: how many there were.
+        contender: the contender.
+        records: number of records.
         costs: of each run.
         start_ups: of each run over few records.
         files: how many the last run wrote.
@@ -64,7 +64,7 @@ class Measured:
 
 
 class Track:
-    """A broker with topics, and an empty place for each run.
+    """A broker with topics, and an empty folder for each run.
 
     Args:
         bootstrap: of the broker.
@@ -143,7 +143,7 @@ class Track:
 
 @contextmanager
 def track() -> Iterator[Track]:
-    """Start a broker in a temporary directory, and stop it in the end."""
+    """Start a broker in a temporary directory, and stop it at the end."""
     folder = tempfile.TemporaryDirectory(prefix="downspout-bench-")
     with folder as scratch, EmbeddedKafka(Path(scratch) / "kafka") as broker:
         yield Track(broker.bootstrap, Path(scratch))

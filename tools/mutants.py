@@ -1,4 +1,4 @@
-"""``make mutants``: change the code in small ways, and see that the quick tests notice.
+"""``make mutants``: change the code in small ways, and check that the quick tests notice.
 
 The ledger and the core of batches are changed in every way that mutmut knows. The other packages have some ten thousand
 mutants, each of which takes seconds, so of these a sample is drawn, the same for the same seed. A mutant that survives
@@ -22,7 +22,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 NONE = "*__mutmut_none"
-"""A pattern that no mutant has: mutmut makes all mutants, runs the tests once, and ends."""
+"""A pattern that matches no mutant: mutmut creates all mutants, runs the tests once, and ends."""
 KILLED = frozenset({1, 3, 24, 36, 37, 152, 255, -24, -11, -9})
 """Exit codes by which mutmut knows that a test failed, that one took too long, or that a type was wrong."""
 UNTESTED = 33
@@ -170,7 +170,7 @@ def _run(name: str, package: Package, sample: int | None, arguments: argparse.Na
 
 
 def _copy(target: Path) -> None:
-    """Copy what git knows, or would add: neither caches nor output."""
+    """Copy the files that git tracks or would add, without caches and output."""
     listed = subprocess.run(
         ["git", "ls-files", "--cached", "--others", "--exclude-standard", "-z"],
         cwd=ROOT, capture_output=True, text=True, check=True,

@@ -10,7 +10,7 @@ from streamparse import Bolt
 
 
 class Number(Bolt):
-    """Hands numbers on; dies, as by a crash of native code, where the value says so."""
+    """Passes numbers on; dies, like a crash of native code, on certain values."""
 
     outputs: ClassVar = ["origin", "number"]
 

@@ -1,4 +1,4 @@
-"""Wait for something while a stage goes on."""
+"""Wait for a condition while a stage runs."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ LOOK_S = 0.05
 
 
 def wait_turning(holds: Callable[[], bool], seconds: float, turn: Callable[[], None]) -> bool:
-    """Call ``turn`` until something holds or the seconds are over; return whether it does."""
+    """Call ``turn`` until a condition holds or the time is over; return whether it holds."""
     end = time.monotonic() + seconds
     while not holds():
         if time.monotonic() >= end:

@@ -1,4 +1,4 @@
-"""A backlog that never runs dry: a thread that writes as much as is read, and stays ahead."""
+"""A thread that keeps a backlog of records ahead of the readers."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ PAUSE_S = 0.2
 
 
 class Feeder(threading.Thread):
-    """Writes numbers, to each partition in turn; goes on after errors, when brokers come back.
+    """Writes numbers, to each partition in turn; continues after errors, when brokers are back.
 
     Args:
         bootstrap: where.
@@ -54,7 +54,7 @@ class Feeder(threading.Thread):
         self._close()
 
     def _write(self) -> bool:
-        """Write a batch to each partition that wants one; return whether there was one."""
+        """Write a batch to each partition that needs one; return whether any did."""
         read_to = self._read_to()
         wanting = [p for p, written in enumerate(self.written) if written - read_to[p] < self._ahead]
         if not wanting:
@@ -79,6 +79,6 @@ class Feeder(threading.Thread):
                 self.errors += 1
 
     def end(self) -> None:
-        """Stop writing, and wait until that is so."""
+        """Stop writing, and wait for the end of the thread."""
         self._end.set()
         self.join(60.0)

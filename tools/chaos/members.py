@@ -16,8 +16,8 @@ from downspout.system import process
 ROOT = Path(__file__).parents[2]
 ENDS_S_MAX = 60.0
 EMITS = ("auto", "record", "chunk", "mixed")
-"""What tuples are: in all processes the same (auto: as the topology has it, which is chunks here), or mixed: each
-process has the other mode in each of its lives, and its neighbours in number have the other mode than it."""
+"""Emit modes: the same in all processes (auto: the topology's, here chunks), or mixed: each process alternates between
+the modes from life to life, and processes with neighbouring numbers have different modes."""
 GOOD_ENDS = (-signal.SIGKILL, 128 + signal.SIGTERM, 0)
 
 
@@ -31,7 +31,7 @@ class Process:
         self.expected_to_end = False
         self.is_stopped = False
         with log.open("ab") as out:
-            # A session of its own: Ctrl-C is for us, and we end it.
+            # Its own session, so that Ctrl-C reaches only us; we end it.
             self._process = subprocess.Popen(
                 command,
                 cwd=ROOT,
@@ -46,7 +46,7 @@ class Process:
 
     @property
     def exit_code(self) -> int | None:
-        """How it ended; None while it runs."""
+        """Its exit code; None while it runs."""
         return self._process.poll()
 
     def send(self, number: int) -> None:
@@ -72,12 +72,12 @@ class Process:
         self.is_stopped = False
 
     def ask_to_end(self) -> None:
-        """Let it finish what is in flight, and leave."""
+        """Ask it to drain and leave the group."""
         self.expected_to_end = True
         self.send(signal.SIGTERM)
 
     def wait(self) -> int:
-        """Wait until it has ended; one that does not is killed."""
+        """Wait until it has ended; kill it at the timeout."""
         try:
             code = self._process.wait(ENDS_S_MAX)
         except subprocess.TimeoutExpired:
@@ -112,7 +112,7 @@ class Members:
         self._emit = emit
         self._lives: Counter[int] = Counter()
         self.lives: Counter[str] = Counter()
-        """How many processes were started in each mode."""
+        """Number of processes started in each mode."""
         self.environment = {
             **os.environ,
             "PYTHONPATH": str(ROOT),
@@ -122,14 +122,14 @@ class Members:
         (folder / "logs").mkdir(parents=True, exist_ok=True)
         self.alive: dict[int, Process] = {}
         self.fallen: list[str] = []
-        """What ended although nobody asked it to, with its last words."""
+        """Processes that ended unasked, with their last log lines."""
 
     def log(self, number: int) -> Path:
-        """Return where a member writes what it has to say."""
+        """Return the log of a member."""
         return self._folder / "logs" / f"member-{number}.log"
 
     def start(self, number: int) -> Process:
-        """Start a member, whose life before this one has been reaped."""
+        """Start a member whose previous process has been reaped."""
         assert number not in self.alive
         command = [sys.executable, "-m", "downspout", "run", self._topology, "--member", str(number)]
         for key, value in {**self._settings, "kafka.emit": self.mode(number)}.items():
@@ -138,14 +138,14 @@ class Members:
         return self.alive[number]
 
     def mode(self, number: int) -> str:
-        """Return what the next life of a member emits."""
+        """Return the emit mode of a member's next process."""
         self._lives[number] += 1
         mode = ("record", "chunk")[(number + self._lives[number]) % 2] if self._emit == "mixed" else self._emit
         self.lives[mode] += 1
         return mode
 
     def reap(self) -> list[int]:
-        """Forget those that have ended; return the numbers of those that nobody had asked to."""
+        """Forget ended processes; return the numbers of those that ended unasked."""
         ended = [member for member in self.alive.values() if member.exit_code is not None]
         fallen = []
         for member in ended:
@@ -158,7 +158,7 @@ class Members:
         return fallen
 
     def end(self) -> list[int]:
-        """Let all finish; return their exit codes."""
+        """End all in order; return their exit codes."""
         members = list(self.alive.values())
         for member in members:
             member.go_on()
@@ -168,7 +168,7 @@ class Members:
         return codes
 
     def kill(self) -> None:
-        """End all at once, whatever happens."""
+        """Kill all."""
         for member in self.alive.values():
             member.kill()
         self.alive.clear()

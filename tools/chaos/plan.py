@@ -1,4 +1,4 @@
-"""Which faults, in which order, to whom and for how long: a function of the seed."""
+"""The plan of faults (order, victims, durations), a function of the seed."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ class Fault:
     Attributes:
         kind: a key of :data:`NAMES`.
         victim: number of a process, or of a partition (``leader``).
-        pause_s: the random moment: so long after everything stands ready for it.
-        down_s: after so long what was killed is started again, and what was stopped goes on.
-        eager: does not wait until the fault before it is got over.
+        pause_s: random delay after everything is ready for it.
+        down_s: time until a killed process is restarted, or a stopped one continues.
+        eager: does not wait for the recovery from the previous fault.
         hard: a broker restart by kill -9.
     """
 
@@ -80,7 +80,7 @@ def _down_s(kind: str, chance: random.Random) -> float:
         return chance.uniform(0.0, 4.0)
     if kind == "join":
         return chance.uniform(3.0, 8.0)
-    # Mostly the same process is back at once; sometimes only after others have taken over.
+    # Usually the process is back at once; sometimes only after others have taken over.
     return chance.choices([0.0, chance.uniform(0.0, 3.0), chance.uniform(*LONG_S)], weights=[80, 14, 6])[0]
 
 

@@ -1,4 +1,4 @@
-"""What a process did, to the last record before ``kill -9``.
+"""Records the work of a process up to the last record before ``kill -9``.
 
 A process that is killed cannot tell anything any more, so each writes while it works, into files that are mapped into
 memory: what was written there is in the kernel's hands, and outlives the process. A listener of the spout

@@ -1,4 +1,4 @@
-"""What chaos has shown: figures, and whether that is good."""
+"""The report of a chaos run: figures and verdict."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tools.chaos.topology import SESSION_MS
 
 LANDED_MIN = 0.95
 NO_BROKER = f"ended with {BrokerError.exit_code}:"
-"""A process that starts, or stops, while no broker is there says so and ends."""
+"""Exit code of a process that starts or stops without a broker."""
 STALL_S_MAX = 2 * SESSION_MS / 1000
 
 

@@ -1,4 +1,4 @@
-"""Faults, one after the other: when each may happen, what it does, whether it landed, and when it was got over."""
+"""Executes faults one after the other: readiness, action, whether it landed, and recovery."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tools.chaos.plan import BROKER_FAULTS, MEMBERS, Fault
 from tools.chaos.stage import GROUP, PARTITIONS, TOPIC, Stage
 
 OUT_MIN = 1_000
-"""A fault has landed only if so many records were in flight."""
+"""A fault has landed only if this many records were in flight."""
 READY_S_MAX = 240.0
 STARTS_MAX = 3
 RECOVERY_S_MAX = 300.0
@@ -24,7 +24,7 @@ GUEST = MEMBERS + 1
 
 @dataclass
 class Outcome:
-    """What became of a fault.
+    """The outcome of a fault.
 
     Attributes:
         fault: which.
@@ -54,7 +54,7 @@ class Runner:
         self.outcomes: list[Outcome] = []
 
     def run(self, plan: list[Fault]) -> list[Outcome]:
-        """Do all of it."""
+        """Execute the plan."""
         stage = self._stage
         moves = lambda: all(stage.records.last_progress_s())  # noqa: E731
         stage.wait_for(lambda: moves() or len(stage.members.fallen) > MEMBERS, READY_S_MAX)
@@ -87,7 +87,7 @@ class Runner:
         stage.disturb()
         try:
             done = DEEDS[fault.kind](self, fault, outcome)
-        except (BrokerError, KafkaError):  # it was to be asked who leads, or what is committed, and nobody said
+        except (BrokerError, KafkaError):  # no broker answered which one leads, or what is committed
             return outcome
         self._resolved = stage.records.resolved()
         outcome.landed = done and outcome.out >= OUT_MIN and outcome.resolved > 0

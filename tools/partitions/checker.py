@@ -1,4 +1,4 @@
-"""A program without a line of ours: reads results as any reader would, and compares them with what was acknowledged.
+"""A program without our code: reads results like any reader, and compares them with the acknowledged records.
 
 While it runs it prints a line of JSON every half second: how many records are acknowledged, how many are in the output,
 and since when the one that waits longest has been acknowledged. After a line on its standard input, ``end SENT``, it

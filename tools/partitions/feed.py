@@ -1,4 +1,4 @@
-"""A program without a line of ours: writes numbers to Kafka, and notes those that the brokers have acknowledged."""
+"""A program without our code: writes numbers to Kafka, and notes those that the brokers have acknowledged."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What runs on the machines: numbers from Kafka, through a bolt, into one sink of each kind."""
+"""The topologies on the machines: numbers from Kafka, through a bolt, into one sink of each kind."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from spouts.kafka import KafkaSpout
 SETTINGS = {
     "kafka.session_timeout_ms": 6_000, "topology.message.timeout.secs": 9, "produce.transaction_timeout_ms": 10_000
 }  # fmt: skip
-"""What a run is given, besides addresses: all that is waited for is short, so that faults are longer."""
+"""Settings of a run besides addresses, with timeouts shorter than the faults."""
 
 
 class Read(Bolt):

@@ -1,4 +1,4 @@
-"""Which faults, in which order, to whom and for how long: a function of the seed."""
+"""The schedule of faults (order, victims, durations), a function of the seed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The servers, the workers, the feed and the checker, each on its machine; and what faults do to them."""
+"""The servers, the workers, the feed and the checker, each on its machine; and the execution of faults."""
 
 from __future__ import annotations
 
