@@ -1,15 +1,15 @@
-"""The main job on Spark, killed in the middle, and the proof that all engines agree.
+"""The main job on Spark, killed once, and the proof that all engines agree.
 
     python -m demos --on spark            # or: make spark-demo
 
 1. starts a Kafka broker and publishes the flights, as ``make demo`` does;
 2. runs ``flight_delays.py`` as a streaming query with ``downspout spark run``, kills its driver with ``kill -9`` in the
    middle, and starts it again;
-3. audits both Parquet directories, and compares them with what pandas makes of the package;
+3. audits both Parquet directories, and compares them with pandas' results from the package;
 4. runs ``downspout compare``: the local engine, Storm if one runs, the topology on Spark, and the native Spark version
    (``flight_delays_spark.py``) over the same offsets; and compares the native version's table with pandas' as well.
 
-Each run begins anew: with a new consumer group and a new directory (``output/spark-demo``). ``FLIGHTS=20000`` takes
+Each run starts with a new consumer group and a new directory (``output/spark-demo``). ``FLIGHTS=20000`` takes
 fewer, ``FRESH=1`` deletes the topic first and publishes it anew.
 """
 
@@ -38,13 +38,13 @@ from downspout.kafka.port import Cluster, TopicPartition
 
 TARGET = "topologies/flight_delays.py"
 BATCHES = 5
-"""All flights make this many batches; the first run is killed after its first one."""
+"""Number of batches for all flights; the first run is killed after its first one."""
 RENAMED = {"count": "flights", "count_dep_delay": "departed", "count_arr_delay": "arrived"} | {
     f"{function}_{column}": f"{column}_{function}"
     for column in ("dep_delay", "arr_delay")
     for function in ("sum", "max")
 }
-"""What the aggregates are called in pandas' table."""
+"""Names of the aggregates in pandas' table."""
 
 
 class SparkDemo:
@@ -75,7 +75,7 @@ class SparkDemo:
         """Run the topology on Spark to the end of the topic; or kill it after its first batch.
 
         Raises:
-            ComponentError: it did not end as it should.
+            ComponentError: it failed.
         """
         batch = max(1, len(published.frame) // BATCHES)
         command = [
@@ -106,7 +106,7 @@ class SparkDemo:
             raise ComponentError("\n".join(["downspout spark run failed:", *lines[-20:]]), cure="read the lines above")
 
     def findings(self, cluster: Cluster, published: Published) -> Iterator[Finding]:
-        """Yield the answers to the audit's questions."""
+        """Yield the audit's findings."""
         consumer = cluster.consumer(group=None)
         try:
             ends = consumer.end_offsets([TopicPartition(TOPIC, number) for number in range(PARTITIONS)])
@@ -122,7 +122,7 @@ class SparkDemo:
             yield Finding(report.exit_code == 0, f"downspout audit {self.options.output / name}: {report.verdict}")
 
     def compare(self, published: Published) -> bool:
-        """Run all engines that are there over the same offsets; return whether they agree, and pandas with them."""
+        """Run all available engines over the same offsets; return whether they and pandas agree."""
         kept = self.output / "compare"
         process = downspout(["compare", TARGET, "--keep", str(kept), "--set", f"kafka.bootstrap={published.bootstrap}"])
         with self.screen.busy("running every engine over the same offsets"):
@@ -132,7 +132,7 @@ class SparkDemo:
 
 
 def downspout(arguments: Sequence[str]) -> subprocess.Popen[str]:
-    """Start our command line as a separate process."""
+    """Start ``downspout`` as a separate process."""
     return subprocess.Popen(
         [sys.executable, "-m", "downspout", *arguments],
         env=os.environ | {"PYTHONUNBUFFERED": "1"},
@@ -143,10 +143,10 @@ def downspout(arguments: Sequence[str]) -> subprocess.Popen[str]:
 
 
 def check_native(kept: Path, frame: pd.DataFrame) -> Finding:
-    """Say whether the native version's delays equal, to the last bit, what pandas makes of the package.
+    """Check that the native version's delays equal pandas' results, bit by bit.
 
     Args:
-        kept: where ``downspout compare`` left the tables.
+        kept: the folder of ``downspout compare`` with the tables.
         frame: the flights.
     """
     wanted = flights_data.reference_route_hours(frame)

@@ -5,10 +5,10 @@
 1. starts a Kafka broker and publishes the flights, as ``make demo`` does;
 2. starts a single-node Storm (ZooKeeper, nimbus, supervisor);
 3. submits ``flight_delays.py`` with stock streamparse and waits until the consumer group's lag is 0;
-4. audits both Parquet directories and prints what nimbus counted;
-5. stops what it started.
+4. audits both Parquet directories and prints nimbus's counts;
+5. stops all that it started.
 
-Each run begins anew: with a new consumer group and a new directory (``output/storm``). ``FLIGHTS=1000`` takes fewer,
+Each run starts with a new consumer group and a new directory (``output/storm``). ``FLIGHTS=1000`` takes fewer,
 ``FRESH=1`` deletes the topic first and publishes it anew.
 """
 
@@ -39,9 +39,9 @@ from downspout.system import jars
 
 NAME = "flight_delays"
 STALLED_S_MAX = 180.0
-"""Without any progress for so long the demo gives up."""
+"""The demo stops after this time without progress."""
 COUNTERS_S_MAX = 30.0
-"""Nimbus hears from the workers every few seconds; it may know less than Kafka for so long."""
+"""Workers report to nimbus every few seconds, so its counts may lag behind Kafka this long."""
 POLL_S = 1.0
 
 
@@ -68,7 +68,7 @@ class StormDemo:
 
     @contextmanager
     def storm(self) -> Iterator[StormNode]:
-        """Give a Storm whose workers keep relative directories in ours; stop it at the end."""
+        """Yield a Storm whose workers resolve relative directories in ours; stop it at the end."""
         self.screen.step(2, "Start Storm: ZooKeeper, nimbus, supervisor")
         shutil.rmtree(self.output, ignore_errors=True)
         node = StormNode(storm_directory(), project=self.output)
@@ -95,14 +95,14 @@ class StormDemo:
             raise StormError(f"sparse submit failed:\n{done.stdout}{done.stderr}", cure="`downspout storm logs`")
 
     def options(self, bootstrap: str) -> list[str]:
-        """Return what is said to the topology besides what its file says."""
+        """Return the options for the topology, besides its file."""
         return ["-o", f"kafka.group={self.group}", "-o", f"kafka.bootstrap={bootstrap}"]
 
     def wait(self, node: StormNode) -> TopologyStats:
-        """Wait until all is committed, then until nimbus has counted it; return the figures.
+        """Wait until all is committed and nimbus has counted it; return the figures.
 
         Raises:
-            StormError: nothing moves any more.
+            StormError: there is no progress.
         """
         clock = SYSTEM_CLOCK
         left, moved_at = self.flights, clock.monotonic()

@@ -1,4 +1,4 @@
-"""A PostgreSQL for demos and tests: Debian's programs, a cluster in a temporary folder, a free port of this machine."""
+"""A PostgreSQL for demos and tests: Debian's programs, a cluster in a temporary folder, a free port."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from downspout.system.loopback import free_port
 
 START_S_MAX = 120.0
 USER, PASSWORD = "downspout", "pass:word/%?"
-"""Characters that mean something in a URL: it is never put into one."""
+"""A password with reserved characters of URLs, since it is never put into one."""
 
 
 def find_programs() -> Path | None:
-    """Return the folder with initdb and postgres, the newest; None: there is none."""
+    """Return the folder with the newest initdb and postgres; None if not installed."""
     found = sorted(Path("/usr/lib/postgresql").glob("*/bin/initdb"), key=lambda path: int(path.parts[4]))
     if found:
         return found[-1].parent
@@ -34,7 +34,7 @@ def find_programs() -> Path | None:
 
 @dataclass
 class PostgresServer:
-    """One server, which may be stopped and started again."""
+    """A server that can be stopped and restarted."""
 
     programs: Path
     folder: Path
@@ -45,7 +45,7 @@ class PostgresServer:
 
     @property
     def password_file(self) -> Path:
-        """Where the password is, for ``file:`` references."""
+        """The file with the password, for ``file:`` references."""
         return self.folder / "password"
 
     def url(self, database: str = "postgres") -> str:
@@ -53,20 +53,20 @@ class PostgresServer:
         return f"postgresql://{USER}@127.0.0.1:{self.port}/{database}"
 
     def connect(self, database: str = "postgres") -> Any:
-        """Return a connection in which each statement is committed."""
+        """Return an autocommit connection."""
         import psycopg
 
         return psycopg.connect(self.url(database), password=PASSWORD, autocommit=True, connect_timeout=10)
 
     def new_database(self) -> str:
-        """Make a database; return its URL."""
+        """Create a database; return its URL."""
         self.databases += 1
         with self.connect() as connection:
             connection.execute(f"CREATE DATABASE test_{self.databases}")
         return self.url(f"test_{self.databases}")
 
     def initialise(self) -> None:
-        """Make the cluster, as a user who is not root: the server refuses that one."""
+        """Create the cluster, as a user other than root, whom the server refuses."""
         self.password_file.write_text(PASSWORD)
         for path in (self.folder, self.password_file):
             if (owner := _unprivileged()) is not None:
@@ -80,7 +80,7 @@ class PostgresServer:
             raise ComponentError(f"PostgreSQL's initdb failed: {done.stdout}{done.stderr}")
 
     def start(self) -> None:
-        """Start the server and wait until it answers. A port that was free may be taken meanwhile: then another."""
+        """Start the server and wait until it answers; try another port if its port was taken meanwhile."""
         for _ in range(5):
             self.port = self.port or free_port()
             options = {
@@ -111,7 +111,7 @@ class PostgresServer:
         return False
 
     def stop(self, kind: signal.Signals = signal.SIGINT) -> None:
-        """Stop the server (SIGINT: connections end at once; SIGQUIT: as a crash), by its own process id."""
+        """Stop the server (SIGINT: end connections at once; SIGQUIT: like a crash)."""
         if self.process is not None:
             self.process.send_signal(kind)
             self.process.wait(60)
@@ -119,7 +119,7 @@ class PostgresServer:
 
 
 def _unprivileged() -> pwd.struct_passwd | None:
-    """Return the user that the server runs as; None: as ourselves, who are not root."""
+    """Return the user for the server; None: the current one, who is not root."""
     if os.geteuid() != 0:
         return None
     for name in ("postgres", "nobody"):
@@ -135,8 +135,8 @@ def _as_owner() -> dict[str, Any]:
 
 @contextmanager
 def postgres_server(programs: Path, options: Mapping[str, str] | None = None) -> Iterator[PostgresServer]:
-    """Run a server, with some of its options, and remove all of it in the end."""
-    # The server runs as another user where we are root, who may not look into every folder.
+    """Run a server with these options, and remove all of it at the end."""
+    # If we are root, the server runs as another user, who cannot access every folder.
     folder = Path(tempfile.mkdtemp(prefix="downspout-postgres-", dir="/tmp"))
     server = PostgresServer(programs, folder, options=dict(options or {}))
     try:

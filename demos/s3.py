@@ -1,4 +1,4 @@
-"""An S3 server on this machine, and a proxy before it that does to requests what a real network may do to them."""
+"""A local S3 server, and a proxy that disturbs requests like a real network."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ KEYS = {"AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": "test", "AWS_REGIO
 def s3_server() -> Iterator[str]:
     """Run an S3 server with an empty ``bucket`` in threads of this process; yield its URL.
 
-    All servers of a process hold the same objects, so a new one drops those of the one before.
+    All servers of a process share their objects, so a new one drops the earlier ones.
     """
     import boto3
     from moto.server import ThreadedMotoServer
@@ -42,10 +42,10 @@ def s3_server() -> Iterator[str]:
 
 
 def _one_at_a_time(app: Any) -> Any:
-    """Return an application that answers one request after another.
+    """Return an application that processes requests one at a time.
 
-    moto looks whether a name is taken, and stores the object later. Of two PUTs with ``If-None-Match: *`` at a time
-    both may win, which no real store does.
+    moto checks whether a name is taken, and stores the object later. So two concurrent PUTs with ``If-None-Match: *``
+    may both succeed, which no real store allows.
     """
     lock = threading.Lock()
 
@@ -68,7 +68,7 @@ SLOW_DOWN = (
 
 
 class FaultProxy:
-    """Stands between a client and an S3 server, and does to each request what ``fault`` says. One request each way."""
+    """A proxy before an S3 server that applies ``fault`` to each request; one request per connection."""
 
     def __init__(self, url: str, fault: Fault) -> None:
         host, _, port = url.removeprefix("http://").partition(":")
@@ -118,7 +118,7 @@ class FaultProxy:
             if what == "forget":
                 head = re.sub(rb"(?i)if-none-match:[^\r]*\r\n", b"", head)
             with socket.create_connection(self._server) as upstream:
-                # One request for each connection: its end is the answer's.
+                # One request per connection, so its end is that of the answer.
                 upstream.sendall(head.replace(b"\r\n", b"\r\nConnection: close\r\n", 1) + body)
                 answer = b""
                 while block := upstream.recv(1 << 16):
@@ -132,7 +132,7 @@ class FaultProxy:
 
 
 def _refusal(what: str) -> bytes:
-    """Return the answer of a store that refuses, such as ``403 AccessDenied``."""
+    """Return a refusal, such as ``403 AccessDenied``."""
     status, _, code = what.partition(" ")
     body = f"<Error><Code>{code}</Code><Message>no</Message></Error>"
     return (

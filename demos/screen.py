@@ -1,4 +1,4 @@
-"""What the demo shows while it works: bars with rate and time left on a terminal, plain lines elsewhere."""
+"""The demo's progress display: bars with rate and remaining time on a terminal, plain lines elsewhere."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from downspout.clock import SYSTEM_CLOCK, Clock
 from downspout.system.waiting import waiting
 
 LINE_EVERY_S = 2.0
-"""How often a plain line may appear."""
+"""Shortest interval of plain lines."""
 
 Report = Callable[[int, int], None]
-"""Told how much is done, of how much."""
+"""Receives the amount done, and the total."""
 
 
 def rate_line(name: str, done: int, total: int, since: int, seconds: float) -> str:
@@ -58,13 +58,13 @@ class Screen:
         self._step_began: float | None = None
 
     def step(self, number: int, title: str) -> None:
-        """Print the heading of a step, after the time that the one before took."""
+        """Print the duration of the previous step, and the heading of the next."""
         self.end_step()
         self._step_began = self._clock.monotonic()
         self.console.print(f"\n[bold]{number}  {title}[/bold]")
 
     def end_step(self) -> None:
-        """Print how long the step took."""
+        """Print the step's duration."""
         if self._step_began is not None:
             self.say(f"[dim]{self._clock.monotonic() - self._step_began:.1f} s[/dim]")
             self._step_began = None
@@ -79,7 +79,7 @@ class Screen:
 
     @contextmanager
     def counting(self, unit: str) -> Iterator[Report]:
-        """Show how a known number of things gets done. The first report tells where it starts."""
+        """Show the progress of a known total; the first report sets the start."""
         if not self.console.is_terminal:
             yield self._plain_counter(unit)
             return
@@ -111,7 +111,7 @@ class Screen:
 
     @contextmanager
     def busy(self, what: str) -> Iterator[None]:
-        """Show that work of unknown length goes on."""
+        """Show activity of unknown length."""
         if not self.console.is_terminal:
             self.say(f"{what} …")
             with waiting(what, self.say):

@@ -1,7 +1,7 @@
-"""What the demos share: how they end; and those on Storm and on Spark a broker with the flights, and a command line.
+"""Shared code of the demos: exit codes; and for Storm and Spark, a broker with the flights and the command line.
 
-All flights are in the broker that ``make demo`` uses. Fewer (``FLIGHTS=1000``) are in a second one, with its data
-in ``.downspout/demo/kafka-1000``: in one topic they would be too few for the one demo or too many for the other.
+The broker of ``make demo`` holds all flights. A smaller number (``FLIGHTS=1000``) needs another broker, with its data
+in ``.downspout/demo/kafka-1000``, because one topic cannot have the right number for both.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from downspout.system import jars
 
 @dataclass(frozen=True)
 class Options:
-    """What the command line says.
+    """The options of the command line.
 
     Attributes:
         output: where the files go.
@@ -67,7 +67,7 @@ class Published:
 
 @contextmanager
 def flights_in_kafka(screen: Screen, options: Options, programs: Sequence[str]) -> Iterator[Published]:
-    """Give a broker that holds the flights; stop it at the end, unless it ran before.
+    """Yield a broker with the flights; stop it at the end, unless it ran before.
 
     Args:
         screen: says what is done; the step has begun.
@@ -88,7 +88,7 @@ def flights_in_kafka(screen: Screen, options: Options, programs: Sequence[str]) 
 
 
 def publish(screen: Screen, options: Options, bootstrap: str) -> Published:
-    """Bring the flights into the topic; those that are there stay."""
+    """Publish the flights that the topic lacks."""
     if options.fresh and KafkaCluster(bootstrap).delete_topic(TOPIC):
         screen.say("deleted the topic")
     frame = load_flights(options.flights)
@@ -121,7 +121,7 @@ def started(screen: Screen, kafka: EmbeddedKafka, *more: str) -> Iterator[None]:
 
 
 def flights_topic(screen: Screen, bootstrap: str, flights: Flights) -> str:
-    """Bring the flights into a topic for this number of them, of the broker whose topologies are killed; return it."""
+    """Publish the flights to a topic for this number of them, on the broker for the drills; return it."""
     topic = TOPIC if len(flights) == TOTAL else f"{TOPIC}-{len(flights)}"
     with screen.counting("flights") as progress:
         sent = flights_data.publish(
@@ -132,12 +132,12 @@ def flights_topic(screen: Screen, bootstrap: str, flights: Flights) -> str:
 
 
 def broker_directory(flights: int) -> Path:
-    """Return the data directory of the broker that holds this number of flights."""
+    """Return the data directory of the broker for this number of flights."""
     return default_directory() if flights == TOTAL else folders.home() / "demo" / f"kafka-{flights}"
 
 
 def parse(arguments: Sequence[str] | None, *, command: str, about: str, output: str) -> Options:
-    """Return what the command line says.
+    """Parse the command line.
 
     Args:
         arguments: without the program; None: the process's.
@@ -168,14 +168,14 @@ def _interrupt(number: int, frame: FrameType | None) -> None:
 def run_alone(
     screen: Screen, demo: Callable[[], int], interrupted: str = "Interrupted; what was started is stopped."
 ) -> int:
-    """Run a demo while no other runs; return the exit code: its own, 130 where it was interrupted, or its error's.
+    """Run a demo unless another one runs; return its exit code, 130 if interrupted, or that of its error.
 
     Args:
         screen: where the end is said.
         demo: does it all.
         interrupted: what is said then.
     """
-    signal.signal(signal.SIGTERM, _interrupt)  # so that `kill` stops the broker as Ctrl-C does
+    signal.signal(signal.SIGTERM, _interrupt)  # so that `kill` also stops the broker
     try:
         with state.only_one():
             return demo()

@@ -1,4 +1,4 @@
-"""What the demo knows from one run to the next, and why a second run, or one after kill -9, does the right thing.
+"""The demo's saved state, which makes a second run, or one after kill -9, correct.
 
 =====================================  ===============================================================================
 what                                   why
@@ -30,7 +30,7 @@ from downspout.sink.layout import Layout
 
 SINKS = ("flights", "route_delays")
 MADE = (*SINKS, "report", "charts", "demo.json")
-"""All that the demo makes below its output directory, so all that it ever deletes there."""
+"""All entries that the demo creates below its output directory, and thus may delete."""
 
 
 @contextmanager
@@ -52,7 +52,7 @@ def only_one() -> Iterator[None]:
 
 
 def note_broker(pid: int | None) -> None:
-    """Remember that the demo started this broker, or with None that it stopped it."""
+    """Record that the demo started this broker; None: that it stopped it."""
     path = _folder() / "broker"
     if pid is None:
         path.unlink(missing_ok=True)
@@ -83,7 +83,7 @@ class Output:
         self._fingerprint = directory / "report" / "_fingerprint.json"
 
     def delete(self) -> None:
-        """Delete what the demo made, and nothing else."""
+        """Delete only what the demo created."""
         for name in MADE:
             path = self.directory / name
             if path.is_dir():
@@ -117,7 +117,7 @@ class Output:
             return {}
 
     def report_is_current(self, fingerprint: str, files: Iterable[Path]) -> bool:
-        """Return whether the report was made from what is there now, and all its files are there."""
+        """Return whether the report is complete, and was made from the current input."""
         try:
             known = json.loads(self._fingerprint.read_text(encoding="utf-8"))
         except (FileNotFoundError, ValueError):
@@ -125,11 +125,11 @@ class Output:
         return known == {"fingerprint": fingerprint} and all(path.exists() for path in files)
 
     def note_report(self, fingerprint: str) -> None:
-        """Remember from what the report was made; to be called when all of it is there."""
+        """Record the input of the complete report."""
         _write(self._fingerprint, {"fingerprint": fingerprint})
 
     def fingerprint(self, *inputs: Path) -> str:
-        """Return what changes when the sinks' logs, or the files ``inputs``, change. O(log entries)."""
+        """Return a fingerprint of the sinks' logs and the files ``inputs``. O(log entries)."""
         digest = hashlib.sha256()
         for name in SINKS:
             for entry in sorted(Layout(self.directory / name).log.glob("*.json")):

@@ -41,7 +41,7 @@ from downspout.testing.schema_registry import SchemaRegistry
 TARGET = "topologies/flight_avro.py"
 TOPIC, DEAD_LETTERS = "flights-avro", "flights-avro.dead-letters"
 ODD = 3
-"""Records of the incompatible schema."""
+"""Number of records with the incompatible schema."""
 KILL_WITHIN_S = 2.0
 FIRST: dict[str, Any] = {
     "carrier": "string", "flight": "int", "origin": "string", "dest": "string", "distance": "int",
@@ -138,7 +138,7 @@ class FormatsDemo(Drill):
         return self.run_killed(TARGET, settings, self.written, "rows are in the directory", step)
 
     def written(self) -> int:
-        """Return how many rows are committed. It is asked all the time, so only the log is read."""
+        """Return the number of committed rows, from the log alone, since it is polled."""
         log = CommitLog(self.directory)
         log.refresh()
         return log.rows
@@ -150,7 +150,7 @@ class FormatsDemo(Drill):
     # --- 3 ---
 
     def audit(self) -> Iterator[Finding]:
-        """Yield what the audit says, and what the dead letters hold."""
+        """Yield the findings of the audit and on the dead letters."""
         yield audited(self.directory, "--dead-letters", DEAD_LETTERS)
         command = [sys.executable, "-m", "downspout", "dlq", "ls", DEAD_LETTERS, "--exception", "distance", "--json"]
         command += ["--bootstrap", self.kafka.bootstrap]
@@ -166,7 +166,7 @@ class FormatsDemo(Drill):
     # --- 4 ---
 
     def read(self, right: Sums) -> Iterator[Finding]:
-        """Yield what each reader finds."""
+        """Yield each reader's result."""
         for name, reader in readers(self.directory).items():
             if "Spark" in name and not self.with_spark:
                 continue
@@ -180,7 +180,7 @@ FORMS = ("delta", "iceberg")
 
 
 class Writer:
-    """Writes documents by a schema, as producers with a registry do."""
+    """Writes documents with a schema, like producers with a registry."""
 
     def __init__(self, registry: SchemaRegistry, fields: Mapping[str, Any]) -> None:
         import fastavro
@@ -210,7 +210,7 @@ class Killed(threading.Thread):
         self.kills = 0
 
     def run(self) -> None:
-        """Kill it as often as is wanted, while the topology runs."""
+        """Kill it repeatedly while the topology runs."""
         while not self._ended.is_set():
             with self._log.open("ab") as log:
                 process = subprocess.Popen(self._command, stdout=log, stderr=log)
@@ -239,7 +239,7 @@ def documents(frame: pd.DataFrame) -> list[dict[str, Any]]:
 
 
 def wanted(frame: pd.DataFrame) -> Sums:
-    """Return what each reader should find."""
+    """Return each reader's expected result."""
     named = int(frame["tailnum"][len(frame) // 2 :].notna().sum())
     return len(frame), len(frame), int(frame["distance"].sum()), named
 
@@ -290,7 +290,7 @@ def by_spark(table: str) -> Sums:
 
     config = {
         "spark.jars": ",".join(map(str, jars.resolve("spark-delta"))),
-        "spark.databricks.delta.snapshotPartitions": "2",  # of 50, most would be empty
+        "spark.databricks.delta.snapshotPartitions": "2",  # most of the default 50 would be empty
         "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
         "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
     }

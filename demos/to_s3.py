@@ -34,7 +34,7 @@ TARGET = "topologies/flight_delays.py"
 PLACES = {"flights": "s3://bucket/flights", "route_delays": "s3://bucket/route_delays"}
 FILES = "bucket/flights/*/*.parquet"
 ONE_IN = 40
-"""Of so many requests one is answered by 503, and of one the answer is lost."""
+"""Of this many requests, one is answered by 503, and one answer is lost."""
 PUTS_PER_KILL = 20  # at most; two flushes of the three tasks take about so many
 SUMS = """SELECT carrier, count(*) AS flights,
   count(DISTINCT CAST(_partition AS BIGINT) * 1000000000 + _offset) AS records,
@@ -43,7 +43,7 @@ FROM flights GROUP BY carrier ORDER BY carrier"""
 
 
 class Weather:
-    """What becomes of requests: most pass."""
+    """Decides the fault of each request; most have none."""
 
     def __init__(self, seed: int) -> None:
         self._random, self._lock = random.Random(seed), threading.Lock()
@@ -94,14 +94,14 @@ class S3Demo(Drill):
         )
 
     def audit(self, url: str) -> Iterator[Finding]:
-        """Yield what ``downspout audit`` says of each directory."""
+        """Yield the verdict of ``downspout audit`` on each directory."""
         for place in PLACES.values():
             with self.screen.busy(f"auditing {place}"):
                 found = audited(place, "--deep", environment=environment(url))
             yield Finding(found.right, f"{place}: {found.text}")
 
     def read(self, url: str, frame: pd.DataFrame) -> Iterator[Finding]:
-        """Yield what each reader finds, which is to equal what pandas makes of the package."""
+        """Yield each reader's result, which must equal pandas' from the package."""
         wanted = sums_of(frame)
         for name, reader in READERS.items():
             with self.screen.busy(f"reading with {name}"):
@@ -117,7 +117,7 @@ def environment(url: str) -> dict[str, str]:
 
 
 def sums_of(frame: pd.DataFrame) -> list[tuple[Any, ...]]:
-    """Return what each reader should find."""
+    """Return each reader's expected result."""
     frame = frame.reset_index(drop=True).assign(_partition=0)
     return _by_pandas(frame.assign(_offset=frame.index))
 

@@ -54,7 +54,7 @@ class Target:
             return list(connection.execute(statement).fetchall())
 
     def written(self) -> int:
-        """Return how many rows any reader sees."""
+        """Return the number of visible rows."""
         return int(self.query("SELECT count(*) FROM flights")[0][0])
 
 
@@ -117,7 +117,7 @@ class SqlDemo(Drill):
         yield from self.audit(target, group)
 
     def audit(self, target: Target, group: str) -> Iterator[Finding]:
-        """Yield the answers to the audit's questions."""
+        """Yield the audit's findings."""
         flights = self.flights
         rows, distinct = target.query(COUNTS)[0]
         yield Finding(
@@ -140,7 +140,7 @@ class SqlDemo(Drill):
 
 
 def sums_of(frame: pd.DataFrame) -> list[tuple[Any, ...]]:
-    """Return what the database should say, by pandas."""
+    """Return the expected sums, by pandas."""
     frame = frame.assign(made_up=frame["dep_delay"] - frame["arr_delay"])
     names = ["distance", "dep_delay", "arr_delay", "made_up"]
     groups = frame.groupby("carrier")[names].sum(min_count=1)

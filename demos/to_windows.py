@@ -1,4 +1,4 @@
-"""Flights in windows of event time, while the process is killed: what was called final never changes.
+"""Flights in windows of event time, through kills: final windows never change.
 
     python -m demos.drill windows        # or: make windows-demo
 
@@ -53,9 +53,9 @@ class WindowsDemo(Drill):
 
     def __init__(self, *given: Any, **more: Any) -> None:
         super().__init__(*given, **more)
-        self.final: dict[str, Windows] = {name: {} for name in SINKS}  # as they were when they were read last
+        self.final: dict[str, Windows] = {name: {} for name in SINKS}  # as read last
         self.changed = 0
-        self.looks: list[int] = []  # how many windows were final at each look
+        self.looks: list[int] = []  # number of final windows at each read
 
     def publish(self) -> None:
         """Bring the flights into a topic of small batches."""
@@ -98,7 +98,7 @@ class WindowsDemo(Drill):
         return log_of(self.folder / next(iter(SINKS))).coverage.total
 
     def look(self) -> None:
-        """Read the final windows; count those that are not as they were at the look before."""
+        """Read the final windows; count those that have changed since the previous read."""
         for name, (key, _) in SINKS.items():
             found = finished(self.folder / name, key)
             self.changed += sum(found.get(window) != row for window, row in self.final[name].items())
@@ -136,7 +136,7 @@ def finished(directory: Path, key: str) -> Windows:
 
 
 def from_source(frame: pd.DataFrame, key: str, hours: int) -> Windows:
-    """Return all windows of the flights, as DuckDB makes them."""
+    """Return all windows of the flights, computed by DuckDB."""
     flights = frame.assign(time_hour=pd.to_datetime(frame["time_hour"], utc=True))  # noqa: F841 - for DuckDB, too
     return by_window(duckdb.sql(SOURCE.format(column={"airport": "origin"}.get(key, key), hours=hours)).arrow())
 

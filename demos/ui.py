@@ -25,7 +25,7 @@ from downspout.system import jars
 
 TOPOLOGY = "topologies/flight_delays.py"
 SETTINGS = {
-    # So slow that a record that fails can be seen waiting: with the defaults it takes a second or two.
+    # Slow retries, so that a failed record is visible while it waits: by default that takes a second or two.
     "kafka.retries_max": 4,
     "kafka.retry_delay_ms": 1_000,
 }
