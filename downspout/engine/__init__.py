@@ -1,10 +1,10 @@
 """Storm's semantics in one process: graph, groupings, acker, tasks, loop.
 
-To change which task gets a tuple: groupings.py
+To change which task receives a tuple: groupings.py
 To change when a tuple times out: loop.py
 To change how tuple trees are counted: acker.py
-To change what a bolt's exception does: bolt_task.py
-To change when a bolt counts as broken: runtime.py
+To change how a bolt's exception is handled: bolt_task.py
+To change when a bolt is considered broken: runtime.py
 To change how a topology file is loaded: load.py
 """
 

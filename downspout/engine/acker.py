@@ -1,23 +1,22 @@
-"""Tuple trees: when all that came of a spout's tuple is done, and how long that took.
+"""Tuple trees: when a spout tuple and everything emitted from it is done, and how long that took.
 
-Storm's acker XORs random numbers because the parts of a tree live on many machines. In one process it is enough to
-count: a tree's ``pending`` is the number of its tuples that were delivered and not yet acked. A delivery adds one, an
-ack subtracts one, and at zero the tree is complete. A bolt emits before it acks, so the count reaches zero only once.
+Storm's acker XORs random numbers because the parts of a tree live on many machines. In one process, counting suffices:
+a tree's ``pending`` is the number of its tuples that were delivered and not yet acked. At zero the tree is complete. A
+bolt emits before it acks, so the count reaches zero only once.
 
 The invariant: for every open tree, ``pending`` equals the number of entries in all ``Held`` maps that lead to it.
-A tree that failed or timed out is *closed*: its count is so far below zero that no late ack brings it to zero again, so
-the hot path needs no test for it.
+A tree that failed or timed out is *closed*: its count is so far below zero that late acks cannot complete it. The hot
+path therefore needs no test for closed trees.
 
-The tuples that a bolt was given and has not settled are in its task's ``Held`` map: id → the tree, or a tuple of trees
-if the tuple was anchored to several. Settling removes the entry, so a second ack, or an ack after a fail, finds
-nothing.
+A task's ``Held`` map has the tuples that its bolt has not settled: id → the tree, or a tuple of trees if the tuple was
+anchored to several. Settling removes the entry, so a second ack, or an ack after a fail, has no effect.
 
-**BatchingBolts.** A BatchingBolt holds tuples until its batch is due. A chunk that fails meanwhile comes again, with
-its good records: their tuples of the failed try would be processed beside those of the next one, and count twice in
-whatever follows. So tuples of failed tries are removed right before ``process_batch`` if the spout is known to try
-again (``PendingTrees.replays``). Any other spout may drop a failed tuple; its tuples are processed, as on Storm. So are
-those that have timed out: a bolt whose batches take longer than the message timeout would never get on otherwise. A
-tuple that is anchored to several trees stays while one of them is open: which of them it came from is not known here.
+**BatchingBolts.** A BatchingBolt holds tuples until its batch is due. If a chunk fails meanwhile, all its records are
+emitted again; processing the tuples of both attempts would count its good records twice. So if the spout is known to
+retry (``PendingTrees.replays``), tuples of failed attempts are removed right before ``process_batch``. Any other spout
+may drop a failed tuple; its tuples are processed, as on Storm, even after a timeout: otherwise a bolt whose batches
+take longer than the message timeout would make no progress. A tuple anchored to several trees stays while one of them
+is open: the source tuple that it was made from is unknown here.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ CLOSED = -(1 << 60)  # The count of a tree that failed or timed out
 
 
 class Tree:
-    """What came of one spout tuple with an id."""
+    """A spout tuple with an id, and the tuples emitted from it."""
 
     __slots__ = ("forest", "msg_id", "pending", "started")
 
@@ -49,7 +48,7 @@ class Tree:
 
 
 new_tree: Callable[[type[Tree]], Tree] = object.__new__
-"""Makes a tree whose attributes the hot path sets itself: a call of ``__init__`` would be a tenth of a hop."""
+"""Makes a tree whose attributes the caller sets: ``__init__`` would cost a tenth of a hop."""
 Root = Tree | tuple[Tree, ...]
 Held = dict[str, Root]
 
@@ -60,18 +59,18 @@ class PendingTrees:
     __slots__ = ("completed", "failed", "open", "replays", "retries", "sizes", "tried")
 
     def __init__(self) -> None:
-        self.open: dict[Tree, None] = {}  # trees that are not done, oldest first
-        self.completed: list[Tree] = []  # trees that are complete; their spout has not had the ack yet
-        self.failed: list[tuple[Tree, Failure]] = []  # the same for failed and timed-out ones, with the reason
-        self.sizes: dict[Tree, int] = {}  # how many records a tree's spout tuple held, where it was a chunk
-        # whether the spout is known to emit again what failed, until it gives up: bolts need not finish it
-        # whether the spout says so itself; this counts only for tuples that no bolt has begun with
+        self.open: dict[Tree, None] = {}  # oldest first
+        self.completed: list[Tree] = []  # complete, but their spout has not been told
+        self.failed: list[tuple[Tree, Failure]] = []  # failed or timed out, but their spout has not been told
+        self.sizes: dict[Tree, int] = {}  # records per tree, for chunks
+        # replays: the spout is known to retry failed tuples until it gives up, so bolts need not finish them
+        # retries: the spout declares that it does; applies only to tuples that no bolt has started to process
         self.replays = self.retries = False
-        # asks the spout whether an earlier run has left a tuple behind while later ones got through
+        # asks the spout whether an earlier run failed on a tuple and processed later ones
         self.tried: Callable[[Any], bool] | None = None
 
     def planted(self, tree: Tree, size: int = 1) -> None:
-        """Take in a tree after its first deliveries; one that reached no task is complete."""
+        """Register a tree after its first deliveries; without any, it is complete."""
         if size != 1:
             self.sizes[tree] = size
         if tree.pending:
@@ -80,16 +79,16 @@ class PendingTrees:
             self.completed.append(tree)
 
     def fail(self, tree: Tree, failure: Failure) -> None:
-        """Close ``tree``; nothing happens where it is closed or complete already."""
+        """Close ``tree``, unless it is closed or complete already."""
         if tree in self.open:
             del self.open[tree]
             tree.pending = CLOSED
             self.failed.append((tree, failure))
 
     def expire(self, before: float) -> list[Tree]:
-        """Time out all trees that started at or before that moment, and return them. O(expired)."""
+        """Time out all trees that started at or before ``before``, and return them. O(expired)."""
         late = []
-        for tree in self.open:  # oldest first, because trees are planted in the order of time
+        for tree in self.open:  # oldest first
             if tree.started > before:
                 break
             late.append(tree)
@@ -98,13 +97,13 @@ class PendingTrees:
         return late
 
     def records(self, trees: Sequence[Tree]) -> int:
-        """Return how many records these trees held, and forget it: they are done. O(1) without chunks."""
+        """Return how many records these finished trees held, and forget their sizes. O(1) without chunks."""
         if not self.sizes:
             return len(trees)
         return sum(self.sizes.pop(tree, 1) for tree in trees)
 
     def was_tried(self, msg_id: Any) -> bool:
-        """Return whether an earlier run has left this tuple behind while later ones got through."""
+        """Return whether an earlier run failed on this tuple and processed later ones."""
         return self.tried is not None and bool(self.tried(msg_id))
 
     def oldest(self) -> float | None:
@@ -121,7 +120,7 @@ def trees_of(root: Root) -> tuple[Tree, ...]:
 
 
 def will_be_retried(root: Root) -> bool:
-    """Return whether the spouts of all trees behind an entry retry what fails, until they give up by themselves."""
+    """Return whether the spouts of all trees behind an entry retry failed tuples until they give up by themselves."""
     return all(tree.forest.replays or tree.forest.retries for tree in trees_of(root))
 
 
@@ -131,16 +130,16 @@ def is_retried(root: Root) -> bool:
 
 
 def attach(held: Held, tuple_id: str, root: Root) -> None:
-    """Note a delivery: one more tuple of ``root`` waits for its ack."""
+    """Record a delivery: one more tuple of ``root`` waits for its ack."""
     held[tuple_id] = root
     for tree in trees_of(root):
         tree.pending += 1
 
 
 def settle_many(trees: Sequence[Tree]) -> int:
-    """Count an ack for each of these trees, whose tuples were just taken out of a Held map; return how many."""
-    # The only place where acks are counted. Callers gather trees and call it once for many: a call per ack would be a
-    # tenth of a hop, and so would a call of a method for a tree that is complete.
+    """Count an ack for each of these trees, whose tuples were just removed from a Held map; return how many."""
+    # The only place where acks are counted. Callers gather trees and call it once for many: a call per ack would cost
+    # a tenth of a hop, and so would a method call per complete tree.
     for tree in trees:
         tree.pending -= 1
         if not tree.pending:
@@ -151,7 +150,7 @@ def settle_many(trees: Sequence[Tree]) -> int:
 
 
 def fail(held: Held, tuple_id: str, failure: Failure) -> bool:
-    """Fail all trees of a tuple; return whether it was there to settle."""
+    """Fail all trees of a tuple; return whether it was unsettled."""
     root = held.pop(tuple_id, None)
     if root is None:
         return False
@@ -161,7 +160,7 @@ def fail(held: Held, tuple_id: str, failure: Failure) -> bool:
 
 
 def join(held: Held, anchors: Iterable[str]) -> Root | None:
-    """Return the root of a tuple anchored to these ids: each tree once, in order; None where all are settled."""
+    """Return the root of a tuple anchored to these ids: each tree once, in order; None if all are settled."""
     trees: dict[Tree, None] = {}
     for anchor in anchors:
         if (root := held.get(anchor)) is not None:
@@ -172,7 +171,7 @@ def join(held: Held, anchors: Iterable[str]) -> Root | None:
 
 
 def sweep(held: Held) -> int:
-    """Drop entries whose trees are all closed (a bolt may never ack them), and return how many. O(held)."""
+    """Drop entries whose trees are all closed (a bolt may never ack them); return how many. O(held)."""
     dead = [tuple_id for tuple_id, root in held.items() if all(tree.closed for tree in trees_of(root))]
     for tuple_id in dead:
         del held[tuple_id]
@@ -180,7 +179,7 @@ def sweep(held: Held) -> int:
 
 
 class Batching(Protocol):
-    """What is needed of a BatchingBolt's task."""
+    """A BatchingBolt's task, as used here."""
 
     instance: Any
     is_batching: bool
@@ -191,12 +190,12 @@ class Batching(Protocol):
 
 
 def make_process_batch(task: Batching) -> Callable[[Any, Any], Any]:
-    """Return the ``process_batch`` of a BatchingBolt without what has failed; pystorm calls that of the instance."""
+    """Return a BatchingBolt's ``process_batch`` that first drops failed tuples; pystorm calls it on the instance."""
     process_batch: Callable[[Any, Any], Any] = task.instance.process_batch
 
     def process_live(key: Any, tups: Any) -> Any:
-        """Process what is left of a batch, if anything is."""
-        # In place: it is pystorm's own list, whose tuples it acks afterwards, and to which emits are anchored.
+        """Process a batch without its failed tuples, unless that leaves none."""
+        # In place: pystorm anchors emits to the tuples of this list, and acks them afterwards.
         if isinstance(tups, list) and _forget_in(task, tups) and not tups:
             return None
         return process_batch(key, tups)
@@ -205,16 +204,16 @@ def make_process_batch(task: Batching) -> Callable[[Any, Any], Any]:
 
 
 def forget_failed(task: Batching) -> None:
-    """Take what has failed out of all that a BatchingBolt holds, before the engine forgets which tuples those were."""
+    """Remove failed tuples from a BatchingBolt's batches, before the engine forgets which tuples failed."""
     if task.is_batching:
         for tups in task.instance._batches.values():
             _forget_in(task, tups)
 
 
 def _forget_in(task: Batching, tups: list[Any]) -> bool:
-    """Take what has failed out of a batch; return whether anything had."""
+    """Remove failed tuples from a batch; return whether it had any."""
     held = task.held
-    # A tuple that the bolt has acked already, or that belongs to no tree, is not in there, and stays.
+    # Tuples that were acked already, or belong to no tree, are not in ``held``; they stay.
     failed = {tup[0] for tup in tups if (root := held.get(tup[0])) is not None and _is_over(root)}
     if failed:
         tups[:] = [tup for tup in tups if tup[0] not in failed]
@@ -224,7 +223,7 @@ def _forget_in(task: Batching, tups: list[Any]) -> bool:
 
 
 def _is_over(root: Root) -> bool:
-    """Return whether a tuple is of failed tries alone, all of which come again."""
+    """Return whether all trees of a tuple have failed and will be replayed."""
     if type(root) is Tree:
         return root.pending < 0 and root.forest.replays
     return all(tree.closed and tree.forest.replays for tree in trees_of(root))
@@ -233,18 +232,18 @@ def _is_over(root: Root) -> bool:
 SAMPLES_MAX = 20_000
 
 
-GROWTH = 1.02  # Each bucket of a histogram is this much wider than the one below
+GROWTH = 1.02  # Ratio between the widths of neighbouring buckets of a histogram
 _PER_E_FOLD = 1 / math.log(GROWTH)
 SHORTEST_S = 1e-6
 
 
 def bucket_of(seconds: float) -> int:
-    """Return the number of a latency's bucket in a histogram."""
+    """Return the number of a latency's histogram bucket."""
     return int(math.log(max(seconds, SHORTEST_S)) * _PER_E_FOLD // 1)
 
 
 def quantile_ms(histogram: Mapping[int, float], q: float) -> float | None:
-    """Return a quantile of a histogram in milliseconds, right to 1 %; None if it is empty. O(buckets · log).
+    """Return a quantile of a histogram in milliseconds, accurate to 1 %; None if it is empty. O(buckets · log).
 
     >>> [round(quantile_ms({bucket_of(0.010): 98.0, bucket_of(2.0): 2.0}, q)) for q in (0.5, 0.99)]
     [10, 2020]
@@ -258,16 +257,16 @@ def quantile_ms(histogram: Mapping[int, float], q: float) -> float | None:
 
 
 class Latencies:
-    """How long complete trees took. The first SAMPLES_MAX are all measured, then every second one, every fourth, …"""
+    """How long complete trees took: of the first SAMPLES_MAX each is measured, then every second, fourth, …"""
 
     def __init__(self) -> None:
         self._samples = 0
         self._stride = 1
         self.histogram: dict[int, float] = {}
-        """By bucket, how many trees took so long, since the start: what is between two moments is a difference."""
+        """Number of trees per bucket since the start; subtract two copies to get an interval."""
 
     def add(self, completed: Sequence[Tree], now: Callable[[], float]) -> None:
-        """Take note of trees that are complete now."""
+        """Record the latency of trees that are complete now."""
         if not completed:
             return
         end, histogram = now(), self.histogram

@@ -1,4 +1,4 @@
-"""A bolt's task: its queue, its tuples that wait for an ack, and what happens when it raises."""
+"""A bolt's task: its queue, its unsettled tuples, and error handling."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ from downspout.errors import USER_ERRORS, ComponentError, DownspoutError, Record
 from downspout.protocols import BoltEngine, BoltOffers, Failure, offered, takes_chunks
 from downspout.wire.tuple_io import READING
 
-SLICE_S = 0.05  # How long, roughly, a bolt works on its queue between two looks at the time
-LOOK_EVERY = 8  # Tuples between two looks at the clock
+SLICE_S = 0.05  # Roughly how long a slice of the queue should take
+LOOK_EVERY = 8  # Tuples between two reads of the clock inside a slice
 _FEW = range(LOOK_EVERY)
 SLICE_FIRST = 16
 _new = tuple.__new__
-_SEQUENCES = (list, tuple)  # written inline as list | tuple it would be made anew by each call
+_SEQUENCES = (list, tuple)  # an inline ``list | tuple`` would be built by each call
 
 
 class BoltTask(Task):
@@ -49,8 +49,8 @@ class BoltTask(Task):
         self.tick_s = float(conf.get("topology.tick.tuple.freq.secs") or 0)
         self.tick_due = float("inf")
         self.batch_due = float("inf")
-        self.raised = 0  # Records that it raised on while processing them
-        self.lost = 0  # Tuples that failed and belong to no tree: they do not come again
+        self.raised = 0  # Records on which ``process`` raised
+        self.lost = 0  # Failed records that belong to no tree: they are not retried
         restarts_max = int(conf.get("run.restarts_max", 3))
         self._breakage = world.breakages.setdefault(
             self.name, BrokenBoltDetector(self.name, restarts_max, world.clock, world.log)
@@ -58,14 +58,14 @@ class BoltTask(Task):
         self._breakage.add(self)
         self._failure: Failure | None = None
         self._process_many: Any = None
-        self.has_chunks = False  # Whether a chunk ever came: from then on the type of each tuple is checked
+        self.has_chunks = False  # Whether a chunk ever arrived: then the type of each tuple is checked
         self._slice = SLICE_FIRST
-        self.sizes: dict[str, int] = {}  # Records of each chunk that is held; they are what is counted
+        self.sizes: dict[str, int] = {}  # Records of each held chunk: counters count records
 
     # --- set-up -----------------------------------------------------------------------------------------
 
     def build(self) -> None:
-        """Make the bolt, and see whether it takes chunks: its ``initialize`` may decide that."""
+        """Build the bolt, and check whether it takes chunks: its ``initialize`` may decide that."""
         super().build()
         self.sizes.clear()
         self.world.takes_chunks.pop(self.task_id, None)
@@ -76,7 +76,7 @@ class BoltTask(Task):
             self.world.takes_chunks[self.task_id] = self
 
     def shortcut(self) -> None:
-        """Hand emit, ack, fail and the reading of tuples over to the engine where they are pystorm's own."""
+        """Route emit, ack, fail and reading to the engine, unless the class overrides pystorm's methods."""
         bolt = self.instance
         self.is_batching = isinstance(bolt, pystorm.bolt.BatchingBolt)
         self.is_tickless = isinstance(bolt, pystorm.bolt.TicklessBatchingBolt)
@@ -98,7 +98,7 @@ class BoltTask(Task):
             bolt.process_batch = make_process_batch(self)
 
     def services(self) -> BoltEngine:
-        """Return what the engine does for the bolt."""
+        """Return the engine's services for the bolt."""
         return BoltEngine(bolt_emits_many(self), bolt_acks_many(self), self._fail_because, self._record_at)
 
     def _record_at(self, origin: Any) -> Any:
@@ -109,14 +109,14 @@ class BoltTask(Task):
         return None
 
     def deliver(self, tree: Tree, source: str, stream: str, task_id: int, values: Any) -> None:
-        """Put a tuple into the queue that no task of this engine has emitted; ``tree`` counts it."""
+        """Enqueue a tuple that comes from outside this engine, as part of ``tree``."""
         tuple_id = self.world.next_id()
         self.held[tuple_id] = tree
         tree.pending += 1
         self.queue.append(_new(Tuple, (tuple_id, source, stream, task_id, values)))
 
     def start_timers(self, now: float) -> None:
-        """Begin the tick period, and that of a TicklessBatchingBolt."""
+        """Start the tick period, and a TicklessBatchingBolt's batch period."""
         if self.tick_s:
             self.tick_due = now + self.tick_s
         if self.is_tickless:
@@ -125,7 +125,7 @@ class BoltTask(Task):
     # --- messages of the component ------------------------------------------------------------------------
 
     def receive(self, message: dict[str, Any]) -> None:
-        """Take acks and fails besides what every component sends."""
+        """Handle acks and fails, and the messages that every component sends."""
         command = message.get("command")
         if command == "ack":
             self._ack_one(message["id"])
@@ -146,7 +146,7 @@ class BoltTask(Task):
                 self.world.observer.on_fail(self, tuple_id)
 
     def _fail_because(self, tup: Any, error: Exception) -> None:
-        """Fail a tuple, and pass the reason on to the spout; the component goes on."""
+        """Fail a tuple and pass the reason to the spout, without restarting the component."""
         self.errors += 1
         self.world.errors.report(self.name, error, lambda: self._about(tup))
         self._failure = failure_of(self, error)
@@ -163,7 +163,7 @@ class BoltTask(Task):
     # --- work ---------------------------------------------------------------------------------------------
 
     def run_queue(self, turn_s: float) -> None:
-        """Process what is in the queue now, for about ``turn_s``; what arrives meanwhile waits for the next call."""
+        """Process the tuples queued now, for about ``turn_s``; later arrivals wait for the next call."""
         clock, count = self.world.clock, len(self.queue)
         now = clock.monotonic()
         begun, until = now, now + turn_s
@@ -171,20 +171,19 @@ class BoltTask(Task):
             taken = self._run_slice(min(count, self._slice), until)
             count -= taken
             before, now = now, clock.monotonic()
-            # The time is checked after each slice of the queue. How long one slice took decides the size of the next. A
-            # bolt may become slow from one tuple to the next, as when its service is gone: so a slice checks the time
-            # too.
+            # The duration of this slice decides the size of the next. A bolt may suddenly become slow, for example if
+            # its service is gone, so the clock is also read inside a slice.
             fitting = int(SLICE_S / max(now - before, 1e-9) * taken)
             self._slice = max(1, min(2 * self._slice, fitting, MANY_MAX))
         self.busy_s += now - begun
 
     def _run_slice(self, most: int, until: float) -> int:
-        """Process up to ``most`` tuples of the queue, and stop soon after ``until``; return how many were taken."""
+        """Process up to ``most`` queued tuples and stop soon after ``until``; return how many were taken."""
         if not self._direct:
             self._run_message(self.queue.popleft())
             return 1
         if self._process_many is None or self.has_chunks:
-            # An error leaves the inner loop, which so needs no handler per tuple, and may replace the component.
+            # An error leaves the inner loop, which therefore needs no handler per tuple, and may replace the component.
             return self._run_directly(most, until)
         taken = run_many(self, self._process_many, most)
         return taken + self._run_directly(1, until) if taken < most else taken
@@ -195,8 +194,8 @@ class BoltTask(Task):
         bolt, popleft, pop, tup = self.instance, self.queue.popleft, self.held.pop, None
         process, ack = self._process_either if self.has_chunks else bolt.process, bolt.ack
         acks = not self.is_batching
-        # An ack takes the tuple out of ``held`` at once, so that a second ack or a fail finds nothing. It is counted
-        # with those of the whole slice: nothing looks at how many are pending before the bolt's turn is over.
+        # An ack removes the tuple from ``held`` at once, so a second ack or a fail has no effect. Acks are counted at
+        # the end of the slice: nothing reads ``pending`` before the bolt's turn is over.
         gathers = self._acks_directly and self.world.observer is None and not self.has_chunks
         done = 0
         root: Any
@@ -220,7 +219,7 @@ class BoltTask(Task):
                         break
                 bolt._current_tups = []
             finally:
-                # Before the error is dealt with: what was processed before the tuple that raised is done.
+                # Before the error is handled: tuples processed before the one that raised are done.
                 self.executed += done
                 self.acked += acker.settle_many(acked)
         except USER_ERRORS as error:
@@ -237,7 +236,7 @@ class BoltTask(Task):
             self.instance.process(tup)
 
     def drop_queued(self) -> None:
-        """Drop queued tuples whose trees have all failed and will be emitted again: nothing waits for them."""
+        """Drop queued tuples whose trees have all failed and will be emitted again."""
         held = self.held
         kept = [tup for tup in self.queue if (root := held.get(tup[0])) is None or not acker.is_retried(root)]
         if len(kept) < len(self.queue):
@@ -261,7 +260,7 @@ class BoltTask(Task):
             self.world.observer.on_ack(self, tuple_id)
 
     def _run_message(self, tup: Any) -> None:
-        """Feed one tuple as the message that Storm would send, for classes that read in their own way."""
+        """Feed one tuple as the message that Storm would send, for classes that override reading."""
         tuple_id, source, stream, task, values = tup
         message = {"id": tuple_id, "comp": source, "stream": stream, "task": task, "tuple": list(values)}
         self.instance._pending_commands.append(message)
@@ -294,22 +293,25 @@ class BoltTask(Task):
             self.crashed(error, tup)
 
     def run_batches(self, now: float) -> None:
-        """Do what a TicklessBatchingBolt's timer thread would do now."""
+        """Process batches in place of a TicklessBatchingBolt's timer thread."""
         self._guarded(self.instance.process_batches)
         self.batch_due = now + float(self.instance.secs_between_batches)
 
     def drain(self, *, wait: bool = False, due: bool = False) -> bool:
-        """Let the bolt write out what it holds: by ``drain``, or by processing its batches; maybe wait for the end, or
-        what is due alone.
+        """Make the bolt write out its buffer, by ``drain`` or by processing its batches.
 
-        Return whether it is a bolt that may hold something.
+        Return whether the bolt can hold anything.
+
+        Args:
+            wait: return only after the buffer is written, if the bolt offers that.
+            due: write only the part that is due, if the bolt offers that.
         """
         other = BoltOffers.drain_and_wait if wait else BoltOffers.drain_old if due else None
         special = offered(self.instance, other) if other is not None else None
         if (drain := special or offered(self.instance, BoltOffers.drain)) is not None:
             self._guarded(drain)
         elif self.is_batching:
-            for _ in range(len(self.instance._batches)):  # one that raises leaves those behind it
+            for _ in range(len(self.instance._batches)):  # a batch that raises leaves the later ones unprocessed
                 if self.instance._batches:
                     self._guarded(self.instance.process_batches)
         return drain is not None or self.is_batching
@@ -318,7 +320,7 @@ class BoltTask(Task):
         """Return when the bolt wants to be drained; infinity if it does not.
 
         Raises:
-            ComponentError: ``drain_at`` raised; a DownspoutError goes through as it is.
+            ComponentError: ``drain_at`` raised; a DownspoutError is passed on unchanged.
         """
         try:
             moment = self._drain_at() if self._drain_at is not None else None
@@ -343,15 +345,15 @@ class BoltTask(Task):
         return f"{self.place}: {describe(tup)}" if tup is not None else self.place
 
     def crashed(self, error: UserError, tup: Any, *, in_batch: bool = True) -> None:
-        """Do what pystorm and Storm do when a bolt raises: report, fail, and restart unless it goes on.
+        """Handle a bolt's exception as pystorm and Storm do: report, fail, and restart if it exits on exceptions.
 
         Args:
-            error: what it raised.
-            tup: the tuple that it was given, or a tick; None where it was given several, or none.
-            in_batch: where it is None, whether that was at a timer or a drain, and not in ``process_many``.
+            error: the exception.
+            tup: the tuple or tick being processed; None if there were several, or none.
+            in_batch: without ``tup``, whether a timer or drain raised, not ``process_many``.
 
         Raises:
-            DownspoutError: ``error`` itself where it is not about one record, because another record will not help.
+            DownspoutError: ``error`` itself, if it is not about one record: other records would raise it too.
             ComponentError: the bolt is broken (:mod:`downspout.engine.runtime`).
         """
         self.errors += 1
@@ -376,19 +378,19 @@ class BoltTask(Task):
             self._failure = None
 
     def _judge(self, tup: Any, in_batch: bool) -> int:
-        """Count what the bolt raised on; return on how many first attempts in a row, if it is broken, else 0."""
+        """Record a failure. Return the number of consecutive failed first attempts if the bolt is broken, else 0."""
         given = self.instance._current_tups or [tup]
         tups = [each for each in given if isinstance(each, Tuple) and each.id != TICK]
         if not in_batch:
             self.raised += sum(records_in(each) for each in tups)
-        if not self.instance.auto_fail:  # else they are counted as they are failed
+        if not self.instance.auto_fail:  # with auto_fail, failing them counts them
             self.lost += sum(records_in(each) for each in tups if each.id.startswith(UNTRACKED))
         if any(records_in(each) > 1 for each in tups):
             return 0
         return self._breakage.raised([self.held.get(each.id) for each in tups], in_batch=in_batch)
 
     def _restart(self, error: UserError, failure: Failure, tup: Any, in_a_row: int) -> None:
-        """Replace the component, as Storm replaces its process; what the old one held is lost with it."""
+        """Replace the component, as Storm replaces its process; fail the tuples that the old one held."""
         waiting = {queued.id for queued in self.queue}
         innocent = Failure("timeout", self.name, self.task_id, "held by a task that was restarted")
         for tuple_id in [held for held in self.held if held not in waiting]:
@@ -408,7 +410,7 @@ class BoltTask(Task):
 
 
 def records_in(tup: Any) -> int:
-    """Return how many records a tuple holds: one, unless it is a chunk."""
+    """Return how many records a tuple holds: a chunk may hold several."""
     values = tup[4]
     return int(values.num_rows) if isinstance(values, RecordBatch) else 1
 
@@ -428,7 +430,7 @@ def make_ack(task: BoltTask) -> Callable[[Any], None]:
 def emit_chunk(
     task: BoltTask, bolt: Any, outlet: StreamTargets, batch: Any, anchors: Any, direct_task: int | None
 ) -> list[int]:
-    """Emit a chunk; return the tasks that got any of it."""
+    """Emit a chunk; return the ids of the tasks that received part of it."""
     if anchors is None:
         anchors = bolt._current_tups if bolt.auto_anchor else ()
     root = acker.join(task.held, [anchor[0] if isinstance(anchor, Tuple) else anchor for anchor in anchors])
@@ -436,7 +438,7 @@ def emit_chunk(
 
 
 def make_emit(task: BoltTask, bolt: Any, *, returns_ids: bool) -> Callable[..., list[int] | None]:
-    """Return the function that emits for a bolt. One long function, because calls are what costs time here."""
+    """Return the function that emits for a bolt. It is one long function because calls would dominate its cost."""
     outlets, held, world = task.outlets, task.held, task.world
     name, task_id, observer = task.name, task.task_id, world.observer
     next_id, next_untracked = world.next_id, world.next_untracked

@@ -1,15 +1,15 @@
-"""Many tuples by one call, and chunks: what our own components and the engine hand to each other in bulk.
+"""Bulk calls between the engine and our own components: many tuples in one call, and chunks.
 
-**Many tuples.** Each tuple keeps its id, its tree, its ack and its timeout; only calls are saved, which in Python cost
-more than the work done in them. The engine calls ``process_many`` of a bolt and ``ack_many`` of a spout; a component
-calls ``emit_many`` and ``ack_many`` of its engine (:mod:`downspout.protocols`). A component that has changed the method
-for one tuple is called for each one: a subclass that overrides ``process`` and not ``process_many``, or a test that
-puts its own ``emit`` into the component.
+**Many tuples.** Each tuple keeps its id, tree, ack and timeout; only calls are saved, which in Python cost more than
+the work done in them. The engine calls ``process_many`` of a bolt and ``ack_many`` of a spout; a component calls
+``emit_many`` and ``ack_many`` of its engine (:mod:`downspout.protocols`). If a component has changed the single-tuple
+method (a subclass overrides ``process`` but not ``process_many``, a test replaces ``emit``), that is called for each
+tuple.
 
 **Chunks.** A chunk is a ``pyarrow.RecordBatch`` with the fields of its stream as columns. It is passed on without a
-copy; only a fields grouping with several tasks splits it, by the hash that decides for records. A bolt takes chunks if
-its class has ``process_chunk(tup)`` and leaves to pystorm how tuples are read; ``tup.values`` is the RecordBatch. For
-any other bolt each record becomes a tuple, anchored like the chunk itself: the chunk is done when all its records are.
+copy; only a fields grouping with several tasks splits it, by the hash used for records. A bolt takes chunks if its
+class has ``process_chunk(tup)`` and does not override pystorm's reading; ``tup.values`` is the RecordBatch. For any
+other bolt, each record becomes a tuple, anchored like the chunk: the chunk is done when all its records are.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ from downspout.engine.task import Spread, StreamTargets, Target, Task
 from downspout.errors import USER_ERRORS, TopologyError, UserError
 from downspout.origins import rows_of, values_of
 
-MANY_MAX = 512  # Tuples that a bolt gets at once
+MANY_MAX = 512  # Tuples per call of a bolt
 _new = tuple.__new__
 
 
 class Many(Protocol):
-    """What is needed of a task."""
+    """A task, as used here."""
 
     instance: Any
     name: str
@@ -47,15 +47,15 @@ class Many(Protocol):
 
     @property
     def world(self) -> Runtime:
-        """What all tasks share."""
+        """The context that all tasks share."""
 
     @property
     def outlets(self) -> Mapping[str | None, StreamTargets]:
-        """Its streams, the default one under None too."""
+        """Its streams; the default one is also under None."""
 
 
 class ManyBolt(Many, Protocol):
-    """What is needed of a bolt's task besides."""
+    """A bolt's task, as used here."""
 
     acked: int
     executed: int
@@ -63,21 +63,21 @@ class ManyBolt(Many, Protocol):
 
     @property
     def held(self) -> Held:
-        """The trees of the tuples that it has neither acked nor failed."""
+        """The trees of its unsettled tuples."""
 
     @property
     def queue(self) -> deque[Any]:
-        """Tuples that wait for it."""
+        """Its waiting tuples."""
 
     def settle_one(self, tuple_id: str, root: Any) -> None:
         """Count an ack."""
 
     def crashed(self, error: UserError, tup: Any, *, in_batch: bool = True) -> None:
-        """Do what is done when it raises."""
+        """Handle an exception of the bolt."""
 
 
 class ManySpout(Many, Protocol):
-    """What is needed of a spout's task besides."""
+    """A spout's task, as used here."""
 
     stamp: float | None
 
@@ -86,11 +86,11 @@ class ManySpout(Many, Protocol):
         """Its open trees."""
 
     def stamped(self) -> float:
-        """Look at the clock."""
+        """Read the clock."""
 
 
 def for_many(component: Any, many: str, one: str) -> Any:
-    """Return a component's method for many; None where it has none, or the one for one is newer.
+    """Return a component's method for many tuples; None if it has none, or a subclass overrides only the single one.
 
     >>> class Old:
     ...     def ack(self, tup_id): ...
@@ -109,7 +109,7 @@ def for_many(component: Any, many: str, one: str) -> Any:
 
 
 def run_many(task: ManyBolt, process_many: Callable[[list[Any]], int], count: int) -> int:
-    """Let a bolt process as many of its next tuples as it takes together; return how many those were."""
+    """Pass a bolt its next ``count`` tuples; return how many of them it took."""
     bolt, queue = task.instance, task.queue
     bolt._current_tups = tups = [queue.popleft() for _ in range(count)]
     try:
@@ -121,7 +121,7 @@ def run_many(task: ManyBolt, process_many: Callable[[list[Any]], int], count: in
             bolt.ack_many(tups)
         bolt._current_tups = []
     except USER_ERRORS as error:
-        # If the bolt raises, all that it was given has failed, as in a BatchingBolt.
+        # If the bolt raises, all these tuples have failed, as in a BatchingBolt.
         task.executed += len(tups)
         task.crashed(error, None, in_batch=False)
     else:
@@ -194,12 +194,12 @@ def spout_emits_many(task: ManySpout) -> Callable[[Iterable[Sequence[Any]], Iter
 
 
 def _fit(rows: Sequence[Sequence[Any]], size: int) -> bool:
-    """Return whether there are rows, and all have as many fields as their stream."""
+    """Return whether all rows have as many fields as their stream; False without rows."""
     return set(map(len, rows)) == {size}
 
 
 def _deliver(task: Many, outlet: StreamTargets, rows: Sequence[Sequence[Any]], trees: Sequence[Any]) -> None:
-    """Put a tuple per row, each of its tree, into the queue of a stream's only reader, by whole columns in C."""
+    """Enqueue one tuple per row, each in its tree, at a stream's only reader; the loops run in C."""
     name, task_id, observer, count = task.name, task.task_id, task.world.observer, len(rows)
     ((_, held, _, put_many),) = outlet.fixed
     ids = list(islice(iter(task.world.next_id, ""), count))
@@ -221,7 +221,7 @@ RecordBatch: Any = pa.RecordBatch
 def deliver(
     task: Task, outlet: StreamTargets, batch: Any, root: acker.Root | None, direct_task: int | None
 ) -> list[int]:
-    """Put a chunk into the queues of the stream's readers; return the tasks that got any of it."""
+    """Enqueue a chunk at the stream's readers; return the ids of the tasks that received part of it."""
     fields = outlet.kind._fields
     if tuple(batch.schema.names) != fields:
         raise TopologyError(
@@ -261,7 +261,7 @@ def _parts(task: Task, outlet: StreamTargets, batch: Any, direct_task: int | Non
 
 
 def make_spread(grouping: str, targets: Sequence[Target], indexes: Sequence[int], route: Route[Target]) -> Spread:
-    """Return the function that divides a chunk among tasks: by a fields grouping by its records, else whole."""
+    """Return the function that routes a chunk: a fields grouping splits it by record, others pass it whole."""
     if grouping != "fields" or len(targets) == 1:
         return lambda batch: [(target, batch) for target in route(())]
     numbers = {target[0]: number for number, target in enumerate(targets)}
@@ -274,7 +274,7 @@ def make_spread(grouping: str, targets: Sequence[Target], indexes: Sequence[int]
 
 
 def _task_numbers(batch: Any, indexes: Sequence[int], number_of: Callable[[tuple[Any, ...]], int]) -> NDArray[np.int64]:
-    """Return the number of each record's task; of a key that is one column, each value is looked up once."""
+    """Return the number of each record's task. If the key is one column, each distinct value is looked up once."""
     column = batch.column(indexes[0])
     if (encoded := _encoded(column) if len(indexes) == 1 else None) is None:
         columns = [
@@ -289,7 +289,7 @@ def _task_numbers(batch: Any, indexes: Sequence[int], number_of: Callable[[tuple
 
 
 def _encoded(column: Any) -> Any:
-    """Return a column with each of its values once; None where Arrow does not know how, as for UUIDs."""
+    """Return a column dictionary-encoded; None if Arrow cannot encode its type, such as UUIDs."""
     if pa.types.is_nested(column.type) or pa.types.is_dictionary(column.type):
         return None
     try:

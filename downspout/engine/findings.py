@@ -1,8 +1,8 @@
-"""Findings about a graph: wiring, values whatever component reads them, chunks on Storm, Kafka to Kafka exactly once.
+"""Findings about a graph: wiring, settings of any component, chunks on Storm, Kafka to Kafka exactly once.
 
-A topology with ``kafka.emit=chunk`` runs on Storm in any case, with the same result; but if one reader needs records,
-all readers of that stream lose the speed of chunks (decision 0008). The rule is in :mod:`downspout.wire.side_streams`,
-which asks Storm's handshake; here it is applied to the graph.
+A topology with ``kafka.emit=chunk`` always runs on Storm, with the same result. But if one reader needs records, all
+readers of that stream lose the speed of chunks (decision 0008). :mod:`downspout.wire.side_streams` applies this rule to
+Storm's handshake, this module to the graph.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from downspout.wire.specs import has_types
 
 
 def findings(graph: Graph, settings: Settings) -> Iterator[Finding]:
-    """Find wrong wiring, wrong values, and bolts that never get what they wait for."""
+    """Find wrong wiring, wrong values, and bolts whose batches are never processed."""
     yield from (Finding(True, graph.name, problem, "correct the wiring") for problem in graph.problems())
     yield from (Finding(True, *problem) for problem in lacking_fields(graph))
     yield from _unreachable(graph)
@@ -59,7 +59,7 @@ def _unreachable(graph: Graph) -> Iterator[Finding]:
 
 
 def _near_misses(graph: Graph, settings: Settings) -> Iterator[Finding]:
-    """Find keys that are nearly Storm's, each once: an unknown one may be the user's own."""
+    """Find keys that look like misspelt Storm settings, each once; any other unknown key may be the user's own."""
     having: dict[str, list[str]] = {}
     for name, resolved in settings.components.items():
         for key in resolved.values:
@@ -76,7 +76,7 @@ def _scopes(component: Component, conf: dict[str, Any]) -> Iterator[Finding]:
             parse_scope(conf, scope)
         except ConfigError as error:
             yield Finding(True, component.name, error.message, error.cure or "`downspout settings`")
-    if (columns_of := getattr(component.cls, "columns_of", None)) is not None:  # a sink checks its columns itself
+    if (columns_of := getattr(component.cls, "columns_of", None)) is not None:  # a sink's own check
         try:
             columns_of(conf)
         except DownspoutError as error:
@@ -91,7 +91,7 @@ def _scopes(component: Component, conf: dict[str, Any]) -> Iterator[Finding]:
 
 
 def _never_flushes(component: Component, conf: dict[str, Any]) -> Iterator[Finding]:
-    """pystorm's BatchingBolt processes its batches on ticks alone."""
+    """Find BatchingBolts without ticks: pystorm processes their batches only on ticks."""
     if not issubclass(component.cls, pystorm.bolt.BatchingBolt):
         return
     if issubclass(component.cls, pystorm.bolt.TicklessBatchingBolt) or conf.get("topology.tick.tuple.freq.secs"):
@@ -105,7 +105,7 @@ def _never_flushes(component: Component, conf: dict[str, Any]) -> Iterator[Findi
 
 
 def _dead_letter_topics(graph: Graph, settings: Settings) -> Iterator[Finding]:
-    """Find bolts that write dead letters where no spout of the topology does: some settings are a spout's own."""
+    """Find bolts whose dead-letter topic no spout uses, because settings were given to one spout only."""
 
     def topic_of(component: Component) -> str:
         conf = settings.components[component.name].values
@@ -126,7 +126,7 @@ def _dead_letter_topics(graph: Graph, settings: Settings) -> Iterator[Finding]:
 
 
 def _loops(graph: Graph, settings: Settings) -> Iterator[Finding]:
-    """Find KafkaBolts that write to a topic from which their own tuples come, so that records go round for ever."""
+    """Find KafkaBolts that write to a topic that feeds them: records would circulate for ever."""
     for bolt in graph.bolts:
         conf = settings.components[bolt.name].values
         if not reads(bolt, "produce") or not (topic := conf["produce.topic"]):
@@ -145,7 +145,7 @@ def _loops(graph: Graph, settings: Settings) -> Iterator[Finding]:
 
 
 def chunk_findings(graph: Graph, settings: Settings) -> Iterator[Finding]:
-    """Find the streams that carry chunks in the local engine, and would carry records on Storm."""
+    """Find streams that carry chunks in the local engine but records on Storm."""
     whole: set[tuple[str, str]] = set()
     for component in [*graph.spouts, *graph.bolts]:
         if not _emits_chunks(component, settings, whole):
@@ -160,7 +160,7 @@ def chunk_findings(graph: Graph, settings: Settings) -> Iterator[Finding]:
 
 
 def _finding(source: Component, stream: str, guilty: dict[str, str], others: list[str]) -> Finding:
-    """Return the line; where all readers of a bolt's stream need records, nobody loses anything, and there is none."""
+    """Return the finding for a stream, with its readers that need records and those that then get records too."""
     too = f", to {' and '.join(others)} too" if others else ""
     names = " and ".join(guilty)
     return Finding(
@@ -174,12 +174,12 @@ def _finding(source: Component, stream: str, guilty: dict[str, str], others: lis
 
 
 def _emits_chunks(component: Component, settings: Settings, whole: set[tuple[str, str]]) -> bool:
-    """Return whether chunks leave a component on our wire, on those of its streams that can carry them."""
+    """Return whether a component emits chunks over our wire to Storm."""
     conf = settings.components[component.name].values
     if not issubclass(component.cls, MultilangComponent):
         return False
     if component.is_spout:
-        # What is chosen by itself (auto) promises nothing that Storm would not keep.
+        # A user who left the choice to ``auto`` has not asked for chunks on Storm.
         chosen = settings.components[component.name].sources["kafka.emit"].startswith("auto")
         return reads(component, "kafka") and conf.get("kafka.emit") == CHUNKS.name and not chosen
     if not takes_chunks(component.cls) or not has_types(component.cls, conf):
@@ -188,21 +188,21 @@ def _emits_chunks(component: Component, settings: Settings, whole: set[tuple[str
 
 
 def _why_records(reader: Component, given: Input) -> str:
-    """Return why chunks are taken apart for this reader's sake; empty: they are not."""
+    """Return why this reader needs records; empty if it takes chunks."""
     if not issubclass(reader.cls, MultilangComponent):
         return f"({reader.cls.__name__}) is not a Downspout bolt and would take a chunk for text"
-    grouping = "fields" if given.grouping == "global" else given.grouping  # Storm has no word of its own for global
+    grouping = "fields" if given.grouping == "global" else given.grouping  # Storm's handshake has no global grouping
     if is_blind({"type": grouping, "fields": given.fields}, reader.par):
         return ""
     return f"reads it by {grouping} ({', '.join(given.fields)}) with {reader.par} tasks"
 
 
 PARTS = ("topic", "partition", "offset")
-"""Of these fields a bolt can make an origin."""
+"""The fields from which a bolt can build an origin."""
 
 
 def transaction_findings(graph: Graph, settings: Settings) -> Iterator[Finding]:
-    """Find transactional sinks that no KafkaSpout can commit for, or two of one spout; and paths that mix origins."""
+    """Find transactional sinks without a KafkaSpout, several sinks of one spout, and paths that lose or mix origins."""
     sinks_of: dict[str, list[str]] = {}
     for sink in graph.bolts:
         if not (reads(sink, "produce") and _is_transactional(sink, settings)):
@@ -231,7 +231,7 @@ def transaction_findings(graph: Graph, settings: Settings) -> Iterator[Finding]:
 
 
 def _lost_origins(graph: Graph, sink: Component, settings: Settings) -> Iterator[Finding]:
-    """Find where results may lose the origin, or have more than one; an error where nobody can know it."""
+    """Find components whose results may lose their origin or have several; an error if a spout emits none."""
     cure = "one result for each record, with its origin"
     for component in _before(graph, sink):
         fields = [stream.fields for name, stream in component.streams.items() if name != TRANSACTIONS]
@@ -257,7 +257,7 @@ def _lost_origins(graph: Graph, sink: Component, settings: Settings) -> Iterator
 
 
 def _read_twice(sink: Component, spouts: Sequence[Component], settings: Settings) -> Iterator[Finding]:
-    """Find spouts of two groups that read one topic: each result would be there twice, under one origin."""
+    """Find spouts of two groups that read one topic: each result would be written twice, with the same origin."""
     kafka_spouts = sorted((each for each in spouts if reads(each, "kafka")), key=lambda each: each.name)
     for first, second in combinations(kafka_spouts, 2):
         groups = [_value(settings, each, "kafka.group") or "that of the topology" for each in (first, second)]
@@ -276,7 +276,7 @@ def _topics(settings: Settings, spout: Component) -> list[str]:
 
 
 def reads_topic(settings: Settings, spout: Component, topic: str) -> bool:
-    """Return whether a KafkaSpout reads a topic; not by a pattern that is no regular expression, which is found too."""
+    """Return whether a KafkaSpout reads a topic; an invalid pattern, which has a finding of its own, matches none."""
     given = {"topics": _topics(settings, spout), "pattern": _value(settings, spout, "kafka.pattern")}
     try:
         return is_named(given, topic)
@@ -293,6 +293,6 @@ def _is_transactional(sink: Component, settings: Settings) -> bool:
 
 
 def _before(graph: Graph, sink: Component) -> list[Component]:
-    """Return all components from which a sink's tuples may come."""
+    """Return all components upstream of a sink."""
     names = graph.upstream([sink.name]) - {sink.name}
     return [component for name, component in graph.components.items() if name in names]

@@ -1,11 +1,9 @@
 """A topology as a plain graph: components, streams, groupings, configuration; its id; fields that components require.
 
-All other modules work on :class:`Graph` and never see streamparse's DSL or its Thrift structures, so a test can build
-a graph by hand, and a topology class is read in one place.
+All other modules use :class:`Graph`, not streamparse's DSL or Thrift structures, so tests can build graphs by hand.
 
-A spout uses the topology id to distinguish a restarted topology from one that was deployed again, which matters for
-the start strategies. On Storm the id is new with every submit. Here it is kept in ``.downspout/state/NAME.json`` and
-renewed only by ``--redeploy``.
+A spout uses the topology id to distinguish a restart from a new deployment, which matters for the start strategies.
+Storm makes a new id with every submit. Here, ``.downspout/state/NAME.json`` keeps the id until ``--redeploy``.
 """
 
 from __future__ import annotations
@@ -35,12 +33,12 @@ from downspout.wire.side_streams import TRANSACTIONS
 GROUPINGS = ("shuffle", "fields", "all", "global", "none", "direct", "local_or_shuffle")
 """The groupings that run without Java, as Storm names them."""
 LOCAL_STAGES = ("local", "dev", "development", "default")
-"""Which entry of a ``par`` given per environment holds here, in order; where there is none of them, the smallest."""
+"""If ``par`` is given per environment, the first of these applies; without any of them, the smallest value."""
 
 
 @dataclass(frozen=True)
 class OutputStream:
-    """A declared output: its field names, and whether the emitter picks the task."""
+    """A declared output: its fields, and whether the emitter picks the task."""
 
     name: str
     fields: tuple[str, ...]
@@ -59,7 +57,7 @@ class Input:
 
 @dataclass(frozen=True)
 class Component:
-    """A spout or bolt as it stands in a topology."""
+    """A spout or bolt of a topology."""
 
     name: str
     cls: type
@@ -70,16 +68,13 @@ class Component:
 
     @property
     def is_spout(self) -> bool:
-        """Whether it is where tuples start."""
+        """Whether it is a spout."""
         return issubclass(self.cls, pystorm.spout.Spout)
 
 
 @dataclass(frozen=True)
 class Graph:
-    """A whole topology; ``components`` in the order of the class.
-
-    ``file`` and ``cls`` say where the class is, where it was read from one.
-    """
+    """A topology; ``components`` are in the order of the class, which ``file`` and ``cls`` locate, if there is one."""
 
     name: str
     components: Mapping[str, Component]
@@ -94,7 +89,7 @@ class Graph:
 
     @property
     def bolts(self) -> list[Component]:
-        """The bolts, sources before those that read them; a cycle is cut somewhere. O(components + inputs)."""
+        """The bolts, each after its sources; a cycle is cut somewhere. O(components + inputs)."""
         ordered: dict[str, Component] = {}
         for component in self.components.values():
             self._visit(component, ordered, set())
@@ -109,14 +104,14 @@ class Graph:
         ordered[component.name] = component
 
     def subscribers(self, source: str, stream: str) -> Iterator[tuple[Component, Input]]:
-        """Yield the components that read a stream, and how."""
+        """Yield the components that read a stream, each with its input."""
         for component in self.components.values():
             for given in component.inputs:
                 if (given.source, given.stream) == (source, stream):
                     yield component, given
 
     def upstream(self, names: Iterable[str]) -> set[str]:
-        """Return the components whose tuples can lead to these, and these themselves. O(components + inputs)."""
+        """Return these components and everything upstream of them. O(components + inputs)."""
         found: set[str] = set()
         rest = list(names)
         while rest:
@@ -126,7 +121,7 @@ class Graph:
         return found
 
     def problems(self) -> list[str]:
-        """Return what is wrong with the wiring, one sentence each; empty where it can run."""
+        """Return the problems of the wiring, one sentence each."""
         return [problem for component in self.components.values() for problem in _problems(self, component)]
 
     def check(self) -> None:
@@ -136,7 +131,7 @@ class Graph:
 
 
 def nearest(name: object, known: Iterable[str]) -> str:
-    """Return how to go on from a wrong name: the closest known one, or all of them.
+    """Return a hint for a wrong name: the closest known one, or all of them.
 
     >>> nearest("word_spot", ["word_spout", "count"])
     "'word_spout'"
@@ -193,8 +188,7 @@ def from_class(cls: Any, name: str) -> Graph:
     """Return the graph of a streamparse Topology class.
 
     Raises:
-        TopologyError: it holds what cannot run here (Java components, shell components, custom groupings), or is
-            wired wrongly.
+        TopologyError: it has Java components, shell components or custom groupings, or its wiring is wrong.
     """
     components = {spec.name: component_of(spec) for spec in cls.specs}
     graph = Graph(name, components, dict(cls.config), file_of(cls), cls.__name__)
@@ -203,7 +197,7 @@ def from_class(cls: Any, name: str) -> Graph:
 
 
 def file_of(cls: Any) -> str:
-    """Return the file of a topology's class, relative to the working directory if it lies below it; else absolute."""
+    """Return the file of a topology's class: relative if it is below the working directory, otherwise absolute."""
     file = getattr(sys.modules.get(cls.__module__), "__file__", None)
     if not file:
         return ""
@@ -250,7 +244,7 @@ def _par(par: Any) -> int:
 
 
 def input_of(name: str, source: Any, grouping: Any) -> Input:
-    """Return what a component reads, of Thrift's two words for it. Raises TopologyError: the grouping is Java code."""
+    """Return an Input from Thrift's source and grouping. Raises TopologyError: the grouping is Java code."""
     kind, value = next(((k, v) for k, v in vars(grouping).items() if v is not None), ("none", None))
     if kind.startswith("custom"):
         raise TopologyError(
@@ -264,7 +258,7 @@ def input_of(name: str, source: Any, grouping: Any) -> Input:
 
 
 def lacking_fields(graph: Graph) -> Iterator[tuple[str, str, str]]:
-    """Yield the component, what is wrong and the cure, for each input that lacks a field its reader needs."""
+    """Yield component, problem and cure for each input that lacks a field its reader needs."""
     for component in graph.components.values():
         for given in (each for each in component.inputs if each.stream != TRANSACTIONS):
             source = graph.components.get(given.source)
@@ -282,13 +276,13 @@ def lacking_fields(graph: Graph) -> Iterator[tuple[str, str, str]]:
 
 
 def require_fields(graph: Graph) -> None:
-    """Raise a TopologyError where a component's input lacks a field that it needs."""
+    """Raise a TopologyError if an input lacks a field its reader needs."""
     for name, what, cure in lacking_fields(graph):
         raise TopologyError(f"{name}: {what}", cure=cure)
 
 
 def topology_id(name: str, *, redeploy: bool = False, clock: Clock = SYSTEM_CLOCK) -> str:
-    """Return the topology's id, ``NAME-COUNT-SECONDS`` as on Storm; the same one until it is renewed."""
+    """Return the topology's id, ``NAME-COUNT-SECONDS`` as on Storm; ``redeploy`` makes a new one."""
     path = folders.home() / "state" / f"{re.sub(r'[^A-Za-z0-9_.-]', '_', name)}.json"
     try:
         known = _read(path)
@@ -314,7 +308,7 @@ def _read(path: Path) -> dict[str, Any] | None:
 
 
 def _write(path: Path, state: dict[str, Any], *, replace: bool) -> str:
-    """Write the state whole or not at all; where another process was first, return what it wrote."""
+    """Write the state atomically and return its id; if another process was first, return that one's id."""
     path.parent.mkdir(parents=True, exist_ok=True)
     staged = path.with_name(f".{path.name}.{os.getpid()}")
     with staged.open("w", encoding="utf-8") as file:

@@ -1,13 +1,13 @@
-"""Which tasks get a tuple: Storm's groupings.
+"""Storm's groupings: which tasks receive a tuple.
 
-A *route* is a function from a tuple's values to the targets that get it. Targets are opaque here.
+A *route* is a function from a tuple's values to its targets. Targets are opaque here.
 
 ==================  ===========================================================================================
-grouping            which tasks get the tuple
+grouping            tasks that receive the tuple
 ==================  ===========================================================================================
-shuffle, none       the next task of a list that was shuffled once, round and round (so counts differ by at most 1)
+shuffle, none       the next task of a list that was shuffled once, round-robin (so counts differ by at most 1)
 local_or_shuffle    the same: all tasks are local
-fields              the task that the hash of these fields picks: equal values meet in one task
+fields              the task picked by the hash of these fields: equal values go to the same task
 all                 every task
 global              the task with the lowest id
 direct              the task that the emitter names; a normal emit reaches no task
@@ -28,7 +28,7 @@ from typing import Any, TypeVar
 
 T = TypeVar("T")
 Route = Callable[[tuple[Any, ...]], Sequence[T]]
-CACHE_MAX = 65_536  # Keys of a fields grouping whose task is cached; with one more, the cache is emptied
+CACHE_MAX = 65_536  # Keys in the cache of a fields grouping; one more empties it
 _MASK = (1 << 61) - 1
 _ADDRESS_REPR: Any = object.__repr__
 
@@ -36,8 +36,8 @@ _ADDRESS_REPR: Any = object.__repr__
 def stable_hash(value: Any) -> int:
     """Return a hash that is equal for equal values, in every process and on every machine.
 
-    Python's own hash of text is salted per process. Lists and tuples of equal items are equal here, because Storm's
-    pipes make lists of tuples. O(size of the value).
+    Python salts its hash of text per process. A list and a tuple of equal items hash alike, because Storm's pipes turn
+    tuples into lists. O(size of the value).
 
     >>> stable_hash("dog"), stable_hash([1, None]) == stable_hash((1.0, None))
     (2167159165, True)
@@ -67,9 +67,9 @@ def stable_hash(value: Any) -> int:
 
 
 def _hash_of_moment(value: datetime) -> int:
-    """Return a hash that is equal for one moment in whatever zone: Python calls these equal, and shows them apart."""
+    """Return the same hash for a moment in any time zone: such values are equal, but their texts differ."""
     if value.tzinfo is not None:
-        with contextlib.suppress(OverflowError):  # at the ends of the calendar it stays in its zone
+        with contextlib.suppress(OverflowError):  # at the ends of the calendar: keep its zone
             value = value.astimezone(UTC)
     return zlib.crc32(value.isoformat().encode())
 
@@ -77,7 +77,7 @@ def _hash_of_moment(value: datetime) -> int:
 def make_route(
     grouping: str, targets: Sequence[T], indexes: Sequence[int], rng: random.Random
 ) -> tuple[Sequence[T] | None, Route[T]]:
-    """Return the targets that get every tuple, where they are always the same, and the route.
+    """Return the fixed targets (None if they depend on the tuple) and the route.
 
     ``targets`` has the lowest task id first; ``indexes`` are the positions of the grouping's fields in the values.
     """

@@ -1,7 +1,7 @@
-"""From a graph to tasks that are wired to each other, and how they end: last acks, deactivation, close.
+"""Builds a graph's tasks, wires them, and shuts them down: last acks, deactivation, close.
 
-Tasks end independently: if one raises, or a signal interrupts it, the others still end. A spout that was interrupted
-inside one of its own calls is left alone until it is closed, because that call may have left it in any state.
+If one task raises or is interrupted at shutdown, the others are still shut down. A spout that was interrupted inside
+one of its calls may be in any state: it is only closed, without acks or deactivation.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ def build_tasks(
 ) -> list[Task]:
     """Return all tasks, wired and not yet built.
 
-    Task ids are Storm's: ackers first, then the components by name, from 1; unless ``task_ids`` has them by component
-    and index.
+    Without ``task_ids`` (by component and index), ids are assigned as on Storm: from 1, ackers first, then the
+    components by name.
     """
     tasks: list[Task] = []
     task_id = ackers
@@ -90,11 +90,11 @@ def _type_name(source: str, stream: str) -> str:
 
 
 def _context(graph: Graph, component: Component, task_id: int, names: Mapping[str, str]) -> dict[str, Any]:
-    """Return what Storm's multilang handshake calls the context."""
+    """Return the ``context`` of Storm's multilang handshake."""
     fields: dict[str, dict[str, list[str]]] = {}
     groupings: dict[str, dict[str, dict[str, Any]]] = {}
     for given in component.inputs:
-        # Like Storm (TopologyContext.getThisInputFields): all streams of each source, those too that it does not read.
+        # Like Storm (TopologyContext.getThisInputFields): all streams of each source, even those it does not read.
         streams = graph.components[given.source].streams.values()
         fields[given.source] = {stream.name: list(stream.fields) for stream in streams}
         groupings.setdefault(given.source, {})[given.stream] = _grouping(given.grouping, given.fields)
@@ -121,15 +121,15 @@ def _grouping(kind: str, fields: tuple[str, ...]) -> dict[str, Any]:
 
 
 GC_THRESHOLDS = (200_000, 20, 50)
-"""Tuples live for microseconds and die by reference count; what is in flight lives on and is looked at in vain by
-every collection. With Python's default thresholds that took 40 % of a run (10.8 against 6.4 CPU-seconds per million
-records), and with 100,000 still 4 %: what waits for a flush is more than that. Cycles, such as those that a traceback
-makes, are still collected, only seldom."""
+"""Most tuples live for microseconds and are freed by reference counting, but each collection scans the tuples in
+flight. With Python's default thresholds that took 40 % of a run (10.8 against 6.4 CPU-seconds per million records), and
+with 100,000 still 4 %: more tuples than that wait for a flush. Cycles, such as those of tracebacks, are collected, but
+rarely."""
 
 
 @contextlib.contextmanager
 def calm_gc() -> Iterator[None]:
-    """Collect garbage seldom (see GC_THRESHOLDS) and never look at what was there before the run, garbage or not."""
+    """Collect garbage rarely (see GC_THRESHOLDS), and freeze the objects that existed before."""
     before = gc.get_threshold()
     gc.freeze()
     gc.set_threshold(*GC_THRESHOLDS)
@@ -141,18 +141,18 @@ def calm_gc() -> Iterator[None]:
 
 
 class Shutdown:
-    """Ends tasks, once."""
+    """Shuts tasks down, once."""
 
     def __init__(self, spouts: Sequence[SpoutTask], bolts: Sequence[BoltTask]) -> None:
         self._spouts = spouts
         self._bolts = bolts
         self._deactivating = threading.Lock()
-        """Two threads may let the spouts rest: this one, and one for which a bolt hangs too long."""
+        """Two threads may deactivate spouts: the run's own, and :meth:`force_shutdown`'s."""
         self.has_begun = False
         self._struck: set[Task] = set()
 
     def interrupted(self, trace: TracebackType | None) -> None:
-        """Take note of where an interrupt struck."""
+        """Record the tasks that an interrupt's traceback leads through."""
         while trace is not None:
             task = trace.tb_frame.f_locals.get("self")
             if isinstance(task, Task):
@@ -160,7 +160,7 @@ class Shutdown:
             trace = trace.tb_next
 
     def deactivate_spouts(self, *, settle: bool, errors: list[BaseException]) -> None:
-        """Tell spouts what is done, where ``settle`` says so, and let them rest."""
+        """Deactivate the spouts, after passing them their acks and fails if ``settle`` is set."""
         with self._deactivating:
             for spout in self._spouts:
                 if spout.instance is None or spout in self._struck:
@@ -171,18 +171,18 @@ class Shutdown:
                     spout.deactivate()
 
     def close(self, errors: list[BaseException]) -> None:
-        """Close all tasks, those last that were interrupted."""
+        """Close all tasks, interrupted ones last."""
         for task in sorted([*self._spouts, *self._bolts], key=self._struck.__contains__):
             if task.instance is not None:
                 with _for_itself(errors):
                     task.close()
 
     def end(self, *, work: Callable[[], object] | None, is_active: bool) -> list[BaseException]:
-        """End all tasks; return what they raised.
+        """Shut all tasks down; return the errors that they raised.
 
         Args:
-            work: what is to be done first; None: nothing, since the run did not end in order.
-            is_active: whether spouts are to rest.
+            work: called first; None after an error or abort.
+            is_active: whether spouts must be deactivated.
         """
         self.has_begun = True
         errors: list[BaseException] = []
@@ -195,7 +195,7 @@ class Shutdown:
         return errors
 
     def force_shutdown(self, seconds: float) -> None:
-        """From another thread, where a bolt does not let go of this one: let the spouts rest, for so long at most."""
+        """Deactivate the spouts within ``seconds``, from another thread, if a bolt blocks the run's own."""
         if self.has_begun:
             return
         self.has_begun = True

@@ -1,7 +1,7 @@
-"""Finds the topology class in a user's file, and explains what is wrong with a file that cannot be loaded.
+"""Finds the topology class in a user's file, and explains why a file cannot be loaded.
 
-streamparse's own errors, raised while a topology's class is made, name neither the component nor a remedy. The frames
-in which they were raised still know the component.
+streamparse's errors about a topology class name neither the component nor a remedy. The component is found in the
+frames of their tracebacks.
 """
 
 from __future__ import annotations
@@ -34,18 +34,18 @@ def load(target: str, topology: str | None = None) -> Graph:
     Args:
         target: a file (``topologies/word_count.py``), a file and a class (``topologies/word_count.py:WordCount``), or a
             module and a class (``topologies.word_count:WordCount``).
-        topology: which class, where the file holds several.
+        topology: the class, if the file has several.
 
     Raises:
-        TopologyError: there is no such file, class or exactly one topology; the file cannot be imported; or it
-            is wired wrongly. The message names the line.
+        TopologyError: the file or class does not exist or cannot be imported, the choice is ambiguous, or the wiring
+            is wrong. The message names the line.
     """
     cls, name = load_class(target, topology)
     return from_class(cls, name)
 
 
 def load_class(target: str, topology: str | None = None) -> tuple[Any, str]:
-    """Return the topology's class as streamparse made it, and the topology's name; see :func:`load`."""
+    """Return the topology's class and name; see :func:`load`."""
     place, colon, class_name = (target, "", "") if os.path.exists(target) else target.partition(":")
     if colon and not place.endswith(".py"):
         module, name = _import_module(place), place.rpartition(".")[2]
@@ -57,16 +57,16 @@ def load_class(target: str, topology: str | None = None) -> tuple[Any, str]:
 
 
 def component_modules(target: str) -> list[str]:
-    """Return the modules in which the Python components of a file's topologies are; see :func:`load_module`."""
+    """Return the modules of the Python components of a file's topologies; see :func:`load_module`."""
     specs = [spec for cls in _classes(load_module(target)).values() for spec in cls.specs]
     return sorted({spec.component_cls.__module__ for spec in specs if isinstance(spec.component_cls, type)})
 
 
 def name_of(cls: Any) -> str:
-    """Return the name of a topology's class: the one that it has when it is run from its file."""
+    """Return the topology name that a class has when it is run from its file."""
     module = sys.modules.get(cls.__module__)
     if module is None or not hasattr(module, cls.__qualname__):
-        # A class that is made inside a function cannot be run from a file; it has its own name.
+        # A class made inside a function cannot be run from a file.
         return str(cls.__name__)
     return _name(
         cls, Path(getattr(module, "__file__", None) or module.__name__.replace(".", "/")).stem, _classes(module)
@@ -74,21 +74,21 @@ def name_of(cls: Any) -> str:
 
 
 def _name(cls: Any, stem: str, classes: dict[str, Any]) -> str:
-    """Return the name of a topology in a file: the file's, as for ``sparse``; with its own where there are several."""
+    """Return the file's name, as ``sparse`` does, with the class's appended if the file has several topologies."""
     return stem if len(classes) == 1 else f"{stem}-{cls.__name__}"
 
 
 def load_module(target: str, what: str = "a topology") -> ModuleType:
-    """Return the module in a file (``topologies/x.py``), or of a name (``topologies.x``); ``what`` is to be in it.
+    """Return the module of a file (``topologies/x.py``) or name (``topologies.x``); errors say that it holds ``what``.
 
     Raises:
-        TopologyError: there is none, or it cannot be imported; the message names the line.
+        TopologyError: it does not exist or cannot be imported; the message names the line.
     """
     return _import_file(Path(target), what) if target.endswith(".py") else _import_module(target)
 
 
 def _classes(module: ModuleType) -> dict[str, Any]:
-    """Return the topologies defined in a module; imported ones count only where it defines none."""
+    """Return the topologies that a module defines; if it defines none, those that it imports."""
     found = {
         name: value
         for name, value in vars(module).items()
@@ -117,10 +117,9 @@ def _choose(classes: dict[str, Any], target: str, wanted: str | None) -> Any:
 
 
 class _FromSource(SourceFileLoader):
-    """Compiles the file at each load.
+    """Compiles the file at each load, because Python's bytecode cache compares only size and time in whole seconds.
 
-    Python takes cached bytecode for that of a file whose size and time, in whole seconds, are the same. A topology
-    that is edited right after a run (``"b"`` for ``"d"``) would run as it was before.
+    A topology edited right after a run (``"b"`` for ``"d"``) would run unchanged.
     """
 
     def get_code(self, fullname: str) -> CodeType:
@@ -142,11 +141,11 @@ def _import_file(path: Path, what: str = "a topology") -> ModuleType:
         raise TopologyError("no file is named" if path == Path() else f"{path} is a folder", cure=cure)
     if not path.is_file():
         siblings = [p.stem for p in path.parent.glob("*.py") if p.stem != "__init__"] if path.parent.is_dir() else []
-        near = get_close_matches(path.stem, siblings, n=1)  # by their names alone: all end alike
+        near = get_close_matches(path.stem, siblings, n=1)  # without the common suffix
         cure = f"{str(path.with_name(f'{near[0]}.py'))!r}" if near else f"the path of {what}'s .py file"
         raise TopologyError(f"{path} does not exist", cure=cure)
     folder = path.resolve().parent
-    # As under `sparse run`: the project's root and its src/ hold spouts and bolts, and siblings can be imported.
+    # As under `sparse run`: spouts and bolts are in the project's root or its src/, and siblings can be imported.
     _extend_path(Path.cwd(), folder.parent, siblings=folder)
     name = _module_name(path)
     loader = _FromSource(name, str(path))
@@ -164,7 +163,7 @@ def _import_file(path: Path, what: str = "a topology") -> ModuleType:
 
 
 def _module_name(path: Path) -> str:
-    """Return the dotted name of a file below the working directory, else its stem."""
+    """Return the dotted name of a file below the working directory, otherwise its stem."""
     try:
         parts = path.resolve().relative_to(Path.cwd()).with_suffix("").parts
     except ValueError:
@@ -181,7 +180,7 @@ def _extend_path(*roots: Path, siblings: Path | None = None) -> None:
 
 
 def _explain(error: UserError, target: str) -> TopologyError:
-    """Turn what the import raised into one sentence that names the user's line."""
+    """Return an import's exception as one sentence that names the user's line."""
     frames = list(traceback.walk_tb(error.__traceback__))
     where = _user_line(frames, target, _OUR_OWN + _OUR_PARTS if isinstance(error, DownspoutError) else _OUR_OWN)
     if isinstance(error, SyntaxError) and error.filename:
@@ -202,7 +201,7 @@ def _explain(error: UserError, target: str) -> TopologyError:
 
 
 def _cure_of_missing(module: str) -> str:
-    """Return what to do about a module that was not found: a checkout's folders may hide those of a project."""
+    """Return the cure for a missing module: a checkout's folders may hide those of the project."""
     package = module.partition(".")[0]
     if package in ("spouts", "bolts") and Path.cwd() != _CHECKOUT:
         file = getattr(sys.modules.get(package), "__file__", None)
@@ -217,7 +216,7 @@ def _cure_of_missing(module: str) -> str:
 
 
 def _explain_key(error: KeyError, frame: FrameType, where: str) -> TopologyError:
-    """Streamparse's metaclass looks names up in dicts and lets KeyError out; its frame still knows which."""
+    """Explain a KeyError that streamparse's metaclass lets through; its frame has the names."""
     local = frame.f_locals
     if frame.f_code.co_name == "clean_spec_inputs":
         reader, wanted = local["spec"].name, local["stream_id"]
@@ -241,7 +240,7 @@ def _explain_key(error: KeyError, frame: FrameType, where: str) -> TopologyError
 
 
 def _user_line(frames: list[tuple[FrameType, int]], target: str, foreign: tuple[str, ...]) -> str:
-    """Return ``file:line`` of the innermost frame that is the user's own code."""
+    """Return ``file:line`` of the innermost frame in the user's code."""
     for frame, line in reversed(frames):
         file = frame.f_code.co_filename
         if not file.startswith("<") and "site-packages" not in file and not os.path.realpath(file).startswith(foreign):
@@ -256,7 +255,7 @@ def _short(file: str) -> str:
 
 _CHECKOUT = Path(__file__).resolve().parents[2]
 _OUR_PARTS = tuple(str(_CHECKOUT / part) + os.sep for part in ("spouts", "bolts"))
-"""Where ours stand in a checkout, and perhaps the user's own: what refuses a setting there is not where it was made."""
+"""Our spouts/ and bolts/ in a checkout; a DownspoutError raised there is blamed on the caller."""
 _OUR_OWN = (str(Path(__file__).parents[1]) + os.sep, os.path.dirname(os.__file__) + os.sep)
 _DSL = os.path.dirname(streamparse.dsl.__file__) + os.sep
 TEXT_MAX = 200
@@ -276,7 +275,7 @@ _CURES = {
 
 
 def explain_wiring(error: UserError, frames: Sequence[FrameType], where: str) -> TopologyError | None:
-    """Return streamparse's error with component and cure; None where it is another one."""
+    """Return streamparse's error with component and cure; None if the error is not streamparse's."""
     inside = [frame for frame in frames if frame.f_code.co_filename.startswith(_DSL)]
     if not inside or inside[-1] is not frames[-1]:
         return None
@@ -298,9 +297,9 @@ def explain_wiring(error: UserError, frames: Sequence[FrameType], where: str) ->
 
 
 def explain_packed(frames: Sequence[FrameType], where: str) -> TopologyError | None:
-    """Return that a source of several components was given one name; None where none was.
+    """Return an error if one name was given to a source of several components; otherwise None.
 
-    ``KafkaBatches.spec`` returns a named tuple of components: streamparse takes it for no component at all.
+    ``KafkaBatches.spec`` returns a named tuple of components, which streamparse does not recognise.
     """
     for name, value in _suspects(frames):
         fields = getattr(value, "_fields", ())
@@ -313,7 +312,7 @@ def explain_packed(frames: Sequence[FrameType], where: str) -> TopologyError | N
 
 
 def _suspects(frames: Sequence[FrameType]) -> Iterator[tuple[str, Any]]:
-    """Yield the attributes of a topology's class, and what a component was given as its input, by name."""
+    """Yield name and value of a topology class's attributes and of a component's given inputs."""
     given = [frames[-1].f_locals.get(name) for name in ("key", "input_spec")] if frames else []
     for frame in frames:
         yield from dict(frame.f_locals.get("class_dict") or {}).items()
@@ -321,7 +320,7 @@ def _suspects(frames: Sequence[FrameType]) -> Iterator[tuple[str, Any]]:
 
 
 def _subject(local: dict[str, Any]) -> str | None:
-    """Return the name of the component, or topology, that a frame of streamparse's deals with."""
+    """Return the name of the component or topology that a streamparse frame handles."""
     if name := getattr(local.get("spec"), "name", None):
         return str(name)
     found = local.get("component_cls")

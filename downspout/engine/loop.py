@@ -1,8 +1,8 @@
-"""The loop: one thread, an injected clock and an injected source of chance.
+"""The engine's loop: one thread, an injected clock and an injected random generator.
 
-A round: spouts emit, bolts process until their queues are empty, spouts get their acks and fails, timers fire. Only the
-clock's ``sleep`` waits, and only where a whole round did nothing. Spouts get acks after the bolts' turn and not inside
-it, so a spout never runs in the middle of a bolt.
+A round: spouts emit, bolts process until their queues are empty, spouts get their acks and fails, timers fire. The loop
+waits only in the clock's ``sleep``, after a round that did nothing. Spouts get acks after the bolts' turn, never inside
+a call of a bolt.
 
 ============  ===========================================================================================
 a run stops   when
@@ -11,7 +11,7 @@ a run stops   when
 ``for``       it has run for ``run.for_s``
 ``records``   ``run.records`` trees are complete
 ``signal``    ``stop()`` was called: no new tuples, bolts drain, trees finish (at most ``run.drain_s``)
-``aborted``   ``abort()`` was called, or a component ended the run (then the error goes on to the caller)
+``aborted``   ``abort()`` was called, or a component ended the run (then the caller gets the error)
 ============  ===========================================================================================
 """
 
@@ -40,18 +40,18 @@ from downspout.errors import TopologyError
 from downspout.formatting import counted
 from downspout.protocols import SpoutOffers, offers
 
-BURST_TUPLES = 512  # Tuples that spouts may emit before bolts get their turn; one call of next_tuple may emit more
+BURST_TUPLES = 512  # Tuples per spout before bolts get their turn; one call of next_tuple may emit more
 BURST_CALLS = 64
-TURN_S = 0.25  # How long a bolt may work on its queue before the others get their turn: bolts, timers, the view
-PASSES_MAX = 64  # How often a round goes through the bolts' queues; in a cycle of bolts they might never be empty
+TURN_S = 0.25  # How long a bolt may work on its queue before other bolts, timers and the view get their turn
+PASSES_MAX = 64  # Passes over the bolts' queues per round; in a cycle of bolts they might never be empty
 IDLE_S = (0.001, 0.010)  # First and longest sleep after rounds that did nothing
 SLEEP_S_MIN = 0.000_001
 TIMER_S = 0.1  # How often a busy run checks its timers
-REST_FACTOR = 9  # A spout that waited d seconds for nothing is left alone for 9 · d while others have work …
+REST_FACTOR = 9  # A spout whose poll took d seconds and returned nothing is skipped for 9 · d while others have work …
 REST_S_MAX = 1.0  # … but never longer than this
 DRAIN_EVERY_S = 0.25  # How often bolts are drained again
-LAST_TICKS_S = 1.0  # How long what the last ticks emit may take, where ``run.drain_s`` is over
-ALL_READ = ("end", "records")  # Reasons for the end of a run that has read all it was to read
+LAST_TICKS_S = 1.0  # Time for tuples of the last ticks if ``run.drain_s`` is over
+ALL_READ = ("end", "records")  # Reasons of a run that has read all its input
 
 
 @dataclass(frozen=True)
@@ -65,10 +65,10 @@ class Bounds:
 
 
 class EngineView(Protocol):
-    """Shows a run while it goes on."""
+    """Shows a run in progress."""
 
     def update(self, engine: Engine) -> None:
-        """Look at the engine; called about ten times a second at most."""
+        """Show the engine's state; called at most about ten times a second."""
 
 
 class Engine:
@@ -87,7 +87,7 @@ class Engine:
         created: Callable[[Task], None] | None = None,
         view: EngineView | None = None,  # shows the run
         round_s: float = 0.0,  # seconds to sleep after every round, so that time passes in a simulation
-        # by component and index, where the graph is a part of one that has ids already
+        # by component and index, if the graph is part of a larger one
         task_ids: Mapping[tuple[str, int], int] | None = None,
     ) -> None:
         graph.check()
@@ -110,22 +110,22 @@ class Engine:
         self.started = 0.0
         self.active = False
         self.ending = Shutdown(self.spouts, self.bolts)
-        self.beats = 0  # Grows while the run gets on; a watcher in another thread looks at it
+        self.beats = 0  # Grows while the run makes progress; a watchdog in another thread reads it
         self._reason: str | None = None
         self._aborted = False
         self._idle_s = IDLE_S[0]
         self._timers_due = self._drain_due = 0.0
         self._drained_at = 0
-        self._waited_at = -math.inf  # When a bolt waited last for what it writes to
+        self._waited_at = -math.inf  # When a bolt last waited for its store
 
     # --- from outside -------------------------------------------------------------------------------------
 
     def stop(self, reason: str = "signal") -> None:
-        """Let the run finish: no new tuples, then drain. May be called from a signal handler."""
+        """Stop emitting, then drain. May be called from a signal handler."""
         self._reason = self._reason or reason
 
     def abort(self) -> None:
-        """Stop without waiting for anything. May be called from a signal handler."""
+        """Stop without draining. May be called from a signal handler."""
         self._aborted = True
         self._reason = "aborted"
 
@@ -145,17 +145,17 @@ class Engine:
 
     @property
     def in_flight(self) -> int:
-        """How many records are out: trees that are open, with all records of those that are chunks."""
+        """How many records are in open trees; a chunk counts with all its records."""
         return sum(spout.in_flight for spout in self.spouts)
 
     @property
     def done(self) -> int:
-        """How many trees are complete; tuples without an id count at once."""
+        """How many records are complete; tuples without an id count when emitted."""
         return sum(spout.acked + spout.untracked for spout in self.spouts)
 
     @property
     def stopping(self) -> bool:
-        """Whether the run is on its way out."""
+        """Whether the run is stopping."""
         return self._reason is not None
 
     # --- the run ------------------------------------------------------------------------------------------
@@ -164,7 +164,7 @@ class Engine:
         """Build, activate, loop, drain, close.
 
         Raises:
-            DownspoutError: a component ended the run. What was acked is committed as far as possible.
+            DownspoutError: a component ended the run. Acked records are committed if possible.
         """
         self._check_bounds_early()
         with self.open():
@@ -176,10 +176,10 @@ class Engine:
 
     @contextlib.contextmanager
     def open(self) -> Iterator[None]:
-        """Build and activate all tasks; at the end deactivate and close them. For callers with rounds of their own.
+        """Build and activate all tasks; on exit, deactivate and close them. For callers that run the rounds.
 
         Raises:
-            DownspoutError: a component could not be built, or not be closed.
+            DownspoutError: a component could not be built or closed.
         """
         try:
             self.start()
@@ -192,7 +192,7 @@ class Engine:
         self.wind_up(quietly=False)
 
     def start(self) -> None:
-        """Build and activate all tasks. For callers that also end the run themselves, with :meth:`wind_up`."""
+        """Build and activate all tasks. For callers that also call :meth:`wind_up`."""
         self.started = self.clock.monotonic()
         if self.bounds.for_s is not None:
             self.world.ends_at = self.started + self.bounds.for_s
@@ -204,12 +204,12 @@ class Engine:
         self.activate()
 
     def finish_batch(self, keep: Collection[BoltTask] = ()) -> None:
-        """Write out all that bolts hold, sources first: ticks, batches, flushes. Trees still open then time out.
+        """Tick and drain all bolts, sources first, then time out the trees that are still open.
 
-        For an engine whose input comes in batches that end: nothing waits for a later one.
+        For an engine whose input comes in separate batches.
 
         Args:
-            keep: bolts that go on after the batch; what they hold stays open.
+            keep: bolts that keep their tuples after the batch; their trees stay open.
         """
         for bolt in self.bolts:
             self._run_bolts(turn_s=math.inf)
@@ -257,7 +257,7 @@ class Engine:
             self._sleep()
 
     def work(self, turn_s: float = math.inf) -> bool:
-        """Let bolts process what is queued, and spouts take their acks and fails; return whether there was anything."""
+        """Run queued tuples through bolts, and pass acks and fails to spouts; return whether anything was done."""
         worked = self._run_bolts(turn_s)
         if self._aborted:
             return worked
@@ -268,7 +268,7 @@ class Engine:
         return worked
 
     def _waits(self) -> bool:
-        """Return whether a bolt waits for what it writes to: then nothing more is read, and time does not count."""
+        """Return whether a bolt waits for its store: then spouts do not emit, and tuples do not time out."""
         if any(bolt.is_waiting() for bolt in self.bolts):
             self._waited_at = self.clock.monotonic()
             return True
@@ -292,7 +292,7 @@ class Engine:
         return emitted
 
     def _burst(self, spout: SpoutTask) -> bool:
-        """Call next_tuple until enough was emitted for the bolts to be worth a turn; return whether anything was."""
+        """Call next_tuple until a burst for the bolts is complete; return whether anything was emitted."""
         start = spout.emitted
         for _ in range(BURST_CALLS):
             if not spout.may_emit or self._reason is not None or self._enough():
@@ -307,11 +307,11 @@ class Engine:
         return spout.emitted != start
 
     def _enough(self) -> bool:
-        """Whether ``run.records`` needs no further tuples, unless some of those in flight fail."""
+        """Return whether ``run.records`` is reached if everything in flight succeeds."""
         return self.bounds.records is not None and self.done + self.in_flight >= self.bounds.records
 
     def _run_bolts(self, turn_s: float = TURN_S) -> bool:
-        """Let bolts process what is queued, each for so long; return whether there was anything."""
+        """Let bolts process queued tuples, each for up to ``turn_s``; return whether there were any."""
         worked, until = False, self.clock.monotonic() + turn_s
         for _ in range(PASSES_MAX):
             more = False
@@ -325,8 +325,7 @@ class Engine:
             if not more:
                 break
             worked = True
-            # A bolt that is slow, or a chunk whose records are many, would otherwise keep sinks from their flushes and
-            # tuples that are done from being acked, until all have timed out.
+            # A slow bolt or a large chunk would otherwise delay sinks' flushes and spouts' acks until tuples time out.
             if self.clock.monotonic() >= until:
                 break
         return worked
@@ -334,13 +333,13 @@ class Engine:
     # --- time ---------------------------------------------------------------------------------------------
 
     def _timers(self) -> bool:
-        """Fire what is due: ticks, batches, flushes, timeouts, the view. Return whether a component did something."""
+        """Fire due ticks, batches, flushes, timeouts and the view. Return whether a component did something."""
         now = self.clock.monotonic()
         self._timers_due = now + TIMER_S
         worked = False
         for bolt in self.bolts:
             if now >= bolt.tick_due:
-                bolt.tick_due = max(bolt.tick_due + bolt.tick_s, now)  # a tick that was missed is not made up for
+                bolt.tick_due = max(bolt.tick_due + bolt.tick_s, now)  # missed ticks are skipped
                 bolt.tick()
                 worked = True
             if now >= bolt.batch_due:
@@ -358,7 +357,7 @@ class Engine:
         return worked
 
     def _expire(self, now: float) -> bool:
-        # What waited for a bolt's store has its whole time again once that is back.
+        # After a bolt's store was away, every tuple gets its whole timeout again.
         spouts = [spout for spout in self.spouts if self._waited_at <= now - spout.timeout_s]
         if any(spout.is_late(now) for spout in spouts):
             for bolt in self.bolts:
@@ -378,9 +377,9 @@ class Engine:
     def _sleep(self) -> None:
         now = self.clock.monotonic()
         waits = [min(bolt.tick_due, bolt.batch_due, bolt.drain_due()) - now for bolt in self.bolts]
-        # The same difference as in _expire: started + timeout - now may round to 0 where started > now - timeout.
-        # Then nothing would be due, and the loop would not sleep either; on a virtual clock, for ever. A sleep that is
-        # too short would be lost in rounding too.
+        # The same difference as in _expire: started + timeout - now may round to 0 although started > now - timeout.
+        # Then nothing would be due, yet the loop would not sleep; on a virtual clock, for ever. A sleep shorter than
+        # SLEEP_S_MIN could be lost in rounding too.
         starts = [(spout, spout.forest.oldest()) for spout in self.spouts]
         waits += [
             max(oldest, self._waited_at) - (now - spout.timeout_s) for spout, oldest in starts if oldest is not None
@@ -410,10 +409,7 @@ class Engine:
             self._drain_bolts(at_once=not worked)
 
     def _drain_bolts(self, at_once: bool = False) -> None:
-        """Drain each bolt, sources first.
-
-        At most every DRAIN_EVERY_S; with ``at_once``, whenever something was emitted since the last time.
-        """
+        """Drain bolts, sources first, at most every DRAIN_EVERY_S; with ``at_once``, also if spouts have emitted."""
         now = self.clock.monotonic()
         emitted = sum(spout.emitted for spout in self.spouts)
         if now < self._drain_due and not (at_once and emitted != self._drained_at):
@@ -425,7 +421,7 @@ class Engine:
         self.work(TURN_S)
 
     def drain(self) -> None:
-        """Finish what is in flight, within ``run.drain_s``; a run that has read all ends with a tick."""
+        """Finish tuples in flight within ``run.drain_s``; if all input was read, tick each bolt once more."""
         if self._aborted:
             return
         deadline = self.clock.monotonic() + self.bounds.drain_s
@@ -435,7 +431,7 @@ class Engine:
             self._drain_bolts()
             worked = self.work(TURN_S)
             now, is_done = self.clock.monotonic(), not self.in_flight and not self._has_queued()
-            # What a bolt has gathered for its next tick is acked by then, and would be lost: so that tick always comes.
+            # Tuples that a bolt gathers for its next tick may be acked already: without a last tick they would be lost.
             if ticks and (is_done or now >= deadline):
                 ticks = False
                 self._last_ticks(TURN_S if now >= deadline else math.inf)
@@ -457,7 +453,7 @@ class Engine:
         return all(finished)
 
     def _last_ticks(self, turn_s: float) -> None:
-        """Let each bolt tick once more, sources first: one behind another has what the tick before it brought."""
+        """Tick each bolt once more, sources first, so that each also has the tuples that earlier ticks emitted."""
         for bolt in self.bolts:
             self._run_bolts(turn_s)
             if bolt.tick_s:
@@ -465,7 +461,7 @@ class Engine:
         self._drain_due = 0.0
 
     def wind_up(self, quietly: bool) -> None:
-        """Deactivate (spouts commit then) and close everything; after an error or abort, whatever still can be."""
+        """Deactivate (spouts commit then) and close everything; after an error or abort, as far as possible."""
         is_active, self.active = self.active, False
         in_order = not quietly and not self._aborted
         errors = self.ending.end(work=functools.partial(self.work, TURN_S) if in_order else None, is_active=is_active)

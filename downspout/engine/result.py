@@ -1,4 +1,4 @@
-"""What came of a run: why it stopped, what each component did, and how long trees took."""
+"""A run's result: why it stopped, what each component did, and how long trees took."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from downspout.metrics import METRICS
 LARGEST = frozenset(
     metric.name for metric in METRICS.values() if metric.kind == "gauge" and metric.unit in ("seconds", "entries")
 )
-"""Of several tasks the largest value counts, and not the sum."""
+"""Metrics that are merged over tasks by their maximum, not their sum."""
 
 
 @dataclass
 class Counts:
-    """What one component did, over all of its tasks."""
+    """Counters of one component, over all its tasks."""
 
     tasks: int = 0
     emitted: int = 0
@@ -40,27 +40,27 @@ COUNTED = tuple(field.name for field in fields(Counts) if field.name != "tasks")
 
 @dataclass
 class TaskResult:
-    """What one task did: what the engine counts of it, and what its component reports."""
+    """One task's metrics: the engine's counters and the component's own."""
 
     component: str  # its name
-    task: int  # its id, as in the log; several workers (``run.workers``) have the same
+    task: int  # its id, as in the log; not unique across workers (``run.workers``)
     values: Mapping[str, float]  # by the names of ``downspout.metrics``
-    worker: int | None = None  # which worker's it is
+    worker: int | None = None  # the worker's number
 
 
 @dataclass
 class WorkerResult:
-    """What one of several workers did (``run.workers``)."""
+    """The result of one of several workers (``run.workers``)."""
 
     number: int  # of the worker, from 1
     state: str  # why it stopped, as the ``reason`` of a run; before that ``starting``, ``running`` or ``restarting``
-    pid: int | None = None  # of its process; None while there is none
-    restarts: int = 0  # how often it was restarted
-    completed: int = 0  # trees that are complete, over all of its processes
-    in_flight: int = 0  # trees that are open
-    lag: float | None = None  # records of its partitions that are not committed; None: not reported yet
-    deaths: list[str] = field(default_factory=list)  # how each of its processes died that was not asked to end
-    silent_s: float | None = None  # seconds since its process has reported, or was started; None while there is none
+    pid: int | None = None  # of its process; None without a process
+    restarts: int = 0
+    completed: int = 0  # complete trees, over all its processes
+    in_flight: int = 0  # open trees
+    lag: float | None = None  # uncommitted records of its partitions; None: not reported yet
+    deaths: list[str] = field(default_factory=list)  # how each process died that was not told to stop
+    silent_s: float | None = None  # seconds since its process last reported or was started; None without a process
 
 
 @dataclass
@@ -69,50 +69,49 @@ class RunResult:
 
     reason: str  # ``end``, ``for``, ``records``, ``signal`` (stopped and drained) or ``aborted`` (stopped at once)
     drained: bool  # whether nothing was left in flight
-    duration_s: float  # seconds from activation to the last close; with workers from the start of the first process
+    duration_s: float  # seconds from activation to the last close; with workers, from the start of the first process
     components: Mapping[str, Counts]  # by name
-    completed: int  # trees that were acked whole (and spout tuples without an id)
-    failed: int  # trees that failed, timeouts among them, and tuples without a tree that failed
+    completed: int  # complete trees, and spout tuples without an id
+    failed: int  # failed trees, including timeouts, and failed tuples without a tree
     timeouts: int
-    in_flight: int  # trees that were open at the end
+    in_flight: int  # trees open at the end
     latency_p50_ms: float | None  # median time from a spout's emit to its ack
     latency_p99_ms: float | None  # the same, 99th percentile
     errors: list[str] = field(default_factory=list)  # one line per kind of error
-    # the components' own metrics, by component; those of several tasks are added, and of times the longest is taken
+    # the components' own metrics, by component, merged over tasks (see LARGEST)
     reports: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
-    # what components gave to ``report_metric``, by task
+    # arguments of ``report_metric``, by task
     metrics: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     signal: int | None = None  # the number of the signal that stopped the run
     spouts: Sequence[str] = ()
-    # by spout, records that will be processed again because the last commit failed
+    # by spout: records that will be processed again because the last commit failed
     uncommitted: Mapping[str, int] = field(default_factory=dict)
     last_errors: Mapping[str, str] = field(default_factory=dict)  # the last error of each component that had one
-    # how many of the failed were tuples without a tree: they do not come again. A spout that emits without an id has no
-    # other.
+    # failed tuples without a tree, which are not retried: all those of spouts that emit without an id
     not_retried: int = 0
-    # by reader (a spout, or the emitter of batches) and partition, where it stands, and which task has it
+    # by reader (a spout, or the emitter of batches) and partition: its position and owner
     # (see ``downspout.metrics.PARTITION_METRICS``)
     partitions: Mapping[str, Mapping[str, Mapping[str, Any]]] = field(default_factory=dict)
     # the same as ``components`` and ``reports``, task by task
     tasks: Sequence[TaskResult] = ()
     stacks: Mapping[str, str] = field(default_factory=dict)  # the traceback of each component's last kind of error
-    # by component, what it has dead-lettered: see ``downspout.dead_letters.dead_letter``
+    # by component: see ``downspout.dead_letters.dead_letter``
     dead_letters: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    # one by one, where several processes ran (``run.workers``); the other values are those of all
+    # one by one, if several processes ran (``run.workers``); the other values cover all of them
     workers: Sequence[WorkerResult] = ()
 
     @property
     def retry_later(self) -> int:
-        """How many failed records still waited for their retry."""
+        """How many failed records were waiting for a retry."""
         return int(sum(report.get("retry_later", 0) for report in self.reports.values()))
 
     def as_dict(self) -> dict[str, Any]:
-        """Return it as what JSON can hold."""
+        """Return a dict that JSON can represent."""
         return asdict(self)
 
     @classmethod
     def from_dict(cls, stored: Mapping[str, Any]) -> RunResult:
-        """Return what :meth:`as_dict` gave, after its way through JSON."""
+        """Return the result of :meth:`as_dict`, which may have passed through JSON, as a RunResult."""
         components = {name: Counts(**counts) for name, counts in stored["components"].items()}
         workers = [WorkerResult(**worker) for worker in stored["workers"]]
         tasks = [TaskResult(**task) for task in stored["tasks"]]
@@ -120,7 +119,7 @@ class RunResult:
 
 
 def counts_of(graph: Graph, tasks: Sequence[Task]) -> dict[str, Counts]:
-    """Return what each component did so far."""
+    """Return each component's counters as of now."""
     components = {name: Counts() for name in graph.components}
     for task in tasks:
         counts = components[task.name]
@@ -137,7 +136,7 @@ def collect(graph: Graph, tasks: Sequence[Task], world: Runtime, *, reason: str,
     reported = [(task, task.report()) for task in tasks]
     reports = reports_of((task.name, report) for task, report in reported if report)
     not_retried = sum(task.lost for task in tasks if isinstance(task, BoltTask))
-    # Each may have come of another spout tuple that counted as complete when it was emitted.
+    # Each of these may belong to a different spout tuple that counted as complete when emitted.
     untracked = max(0, sum(spout.untracked for spout in spouts) - not_retried)
     return RunResult(
         reason=reason,
@@ -165,13 +164,13 @@ def collect(graph: Graph, tasks: Sequence[Task], world: Runtime, *, reason: str,
 
 
 def _values(task: Task) -> dict[str, float]:
-    """Return what the engine counts of a task; what its component reports under the same name is more exact."""
+    """Return the engine's counters of a task; metrics that its component reports under the same name replace them."""
     queued = {"queued": len(task.queue)} if isinstance(task, BoltTask) else {}
     return {name: getattr(task, name) for name in COUNTED} | queued
 
 
 def merged_dead_letters(reports: Iterable[tuple[str, Mapping[str, Any]]]) -> dict[str, dict[str, Any]]:
-    """Return one report for each component, of those of its tasks.
+    """Return one report per component, merged over its tasks.
 
     >>> one = {"topic": "dead", "by_error": {"KeyError": 2}, "last": [{"at_ms": 5}]}
     >>> merged_dead_letters([("s", one), ("s", {**one, "last": [{"at_ms": 3}]}), ("b", {})])
@@ -213,7 +212,7 @@ def in_order(found: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> dict[str, 
 
 
 def reports_of(reported: Iterable[tuple[str, Mapping[str, float]]]) -> dict[str, dict[str, float]]:
-    """Return what components report, summed over their tasks: no lag where a task does not know its own yet.
+    """Return the components' metrics, merged over their tasks; without a lag while a task does not know its own.
 
     >>> reports_of([("s", {"assigned": 1, "lag": 3}), ("s", {"assigned": 0})])
     {'s': {'assigned': 1}}

@@ -1,27 +1,26 @@
-"""What all tasks of a run share: time, names, the log, errors without floods, and whether a bolt is broken.
+"""The runtime context that all tasks share: time, names, error reports, and the detection of broken bolts.
 
-**Tracebacks.** To format a traceback costs 0.1 ms and more, nearly all of it for reading source files. But errors of
-one kind pass through the same instructions, so the lines about frames are made once per path through the code; the
-error's own text is made each time. The text is what :func:`traceback.format_exception` returns. Only text is kept: no
-frame, and so no local variable, outlives the error.
+**Tracebacks.** Formatting a traceback costs 0.1 ms or more, nearly all of it for reading source files. Errors of one
+kind pass through the same instructions, so the lines about frames are formatted once per path through the code; the
+error's own text is formatted each time. The result equals :func:`traceback.format_exception`'s. Only text is kept: no
+frame or local variable outlives the error.
 
-**Broken or bad records?** A bad record is retried and dead-lettered by its spout, and the run goes on. A broken bolt
-fails on every record: then the run stops, because the user should see the bug, and because each tuple without an id
+**Broken bolt or bad records?** A bad record is retried and dead-lettered by its spout, and the run continues. A broken
+bolt fails on every record: then the run stops, because the user should see the bug, and because tuples without an id
 would be lost. :class:`BrokenBoltDetector` decides for a whole component, since a retry may go to any of its tasks:
 
-* Only *first attempts* count. A tuple is a first attempt if this component has not raised on its spout tuple before.
-  Retries prove nothing: a bad record fails each time. Nor does a record that an earlier run left behind while later
-  ones got through. Tuples are identified by their spout tuple, never by their value; one that belongs to no tree
-  comes once.
-* A first attempt that got through ends a row of failures.
+* Only *first attempts* count: tuples of spout tuples on which this component has not raised before. Retries prove
+  nothing, since a bad record fails each time; nor does a record on which an earlier run failed while later ones
+  succeeded. Tuples are identified by their spout tuple, never by value. A tuple without a tree is never retried.
+* A successful first attempt ends a row of failures.
 * The component is broken if it raised on more than ROW_MAX first attempts in a row.
 * It is also broken if it has processed nothing yet, raised on more than ``run.restarts_max`` first attempts whose
   spout does not give up by itself, and no tuple is queued that could prove otherwise. A spout that retries a record
-  until it gives up (ours dead-letters it, under a circuit breaker) decides by itself: a topic may begin with nothing
-  but bad records, and so may a quiet day or the partitions of one worker.
+  until it gives up (ours dead-letters it, under a circuit breaker) needs no such verdict: a topic, a quiet day or one
+  worker's partitions may begin with nothing but bad records.
 
-A chunk of several records proves nothing: it is retried in halves until the bad record is alone. What a bolt processes
-in batches or at ticks is counted in a row of its own, which an ack ends: taking a tuple into a batch proves nothing.
+A chunk of several records proves nothing: it is retried in halves until the bad record is alone. Failures in batches or
+ticks are counted in a row of their own, which an ack ends: taking a tuple into a batch proves nothing.
 """
 
 from __future__ import annotations
@@ -44,15 +43,15 @@ _HEAD = "Traceback (most recent call last):\n"
 _BECAUSE = "\nThe above exception was the direct cause of the following exception:\n\n"
 _MEANWHILE = "\nDuring handling of the above exception, another exception occurred:\n\n"
 _HELPFUL = (SyntaxError, NameError, AttributeError, ImportError)
-"""Errors of which Python may print more than the message: a place, or what could have been meant."""
+"""Errors for which Python may print more than the message: a place, or a suggestion."""
 _PLAIN = frozenset(("builtins", "__main__"))
-WAYS_MAX = 256  # Ways through the code that are remembered; with one more, all are forgotten
-DEPTH_MAX = 100  # A way through more frames than that (a recursion) is not remembered
-_Way = tuple[tuple[CodeType, int], ...]
+PATHS_MAX = 256  # Cached paths through the code; one more empties the cache
+DEPTH_MAX = 100  # A path through more frames than this (a recursion) is not cached
+_Path = tuple[tuple[CodeType, int], ...]
 
 
 class Stacks:
-    """Formats errors and remembers the lines of frames.
+    """Formats errors, with a cache for the lines of frames.
 
     >>> try:
     ...     int("poison")
@@ -62,10 +61,10 @@ class Stacks:
     """
 
     def __init__(self) -> None:
-        self.lines: dict[_Way, str] = {}
+        self.lines: dict[_Path, str] = {}
 
     def text(self, error: BaseException) -> str:
-        """Return the traceback of an error, and of those that led to it, as Python prints it."""
+        """Return the traceback of an error and its causes, as Python prints it."""
         alone = error.__cause__ is None and (error.__context__ is None or error.__suppress_context__)
         if alone and not isinstance(error, BaseExceptionGroup):
             return self._frames(error.__traceback__) + _message(error)
@@ -73,7 +72,7 @@ class Stacks:
         seen: set[int] = set()
         at: BaseException | None = error
         while at is not None:
-            if id(at) in seen or isinstance(at, BaseExceptionGroup):  # rare, and more than one chain of causes
+            if id(at) in seen or isinstance(at, BaseExceptionGroup):  # rare, and not a plain chain
                 return "".join(traceback.format_exception(error))
             seen.add(id(at))
             parts += [_message(at), self._frames(at.__traceback__)]
@@ -89,19 +88,19 @@ class Stacks:
     def _frames(self, trace: TracebackType | None) -> str:
         if trace is None:
             return ""
-        way = _way(trace)
-        lines = self.lines.get(way)
+        path = _path(trace)
+        lines = self.lines.get(path)
         if lines is None:
             lines = _HEAD + "".join(traceback.format_tb(trace))
-            if len(way) <= DEPTH_MAX:
-                if len(self.lines) >= WAYS_MAX:
+            if len(path) <= DEPTH_MAX:
+                if len(self.lines) >= PATHS_MAX:
                     self.lines.clear()
-                self.lines[way] = lines
+                self.lines[path] = lines
         return lines
 
 
 def _message(error: BaseException) -> str:
-    """Return what stands below the frames: class and message. Nearly always that is one line, without more to say."""
+    """Return the text below the frames: class and message, nearly always in one line."""
     if isinstance(error, _HELPFUL) or hasattr(error, "__notes__"):
         return "".join(traceback.format_exception_only(error))
     kind = type(error)
@@ -113,30 +112,30 @@ def _message(error: BaseException) -> str:
     return f"{name}: {text}\n" if text else f"{name}\n"
 
 
-def _way(trace: TracebackType) -> _Way:
+def _path(trace: TracebackType) -> _Path:
     """Return the instructions that a traceback leads through."""
-    way = []
+    path = []
     at: TracebackType | None = trace
     while at is not None:
-        way.append((at.tb_frame.f_code, at.tb_lasti))
+        path.append((at.tb_frame.f_code, at.tb_lasti))
         at = at.tb_next
-    return tuple(way)
+    return tuple(path)
 
 
 ROW_MAX = 100
-"""First attempts in a row that a bolt which has worked before may raise on: a bad batch of a producer is shorter."""
+"""Consecutive first attempts on which a sound bolt may raise: a producer's bad batch is shorter."""
 TRIED_MAX = 100_000
-"""Spout tuples that are remembered; with one more, the oldest is forgotten, and its retry counts as a first attempt."""
+"""Remembered spout tuples; with one more, the oldest is forgotten, and its retry counts as a first attempt."""
 REPORT_EVERY_S = 60.0
 
 
 @dataclass(slots=True)
 class _Row:
-    """First attempts that failed, with nothing in between that got through."""
+    """Consecutive first attempts that failed."""
 
     length: int = 0
-    unjudged: int = 0  # Those of them whose spout does not give up by itself
-    good: int = 0
+    unjudged: int = 0  # Those of them with a spout that does not give up by itself
+    good: int = 0  # Successes before the row
 
     def add(self, good: int, is_first: bool, is_unjudged: bool) -> None:
         if good > self.good:
@@ -154,14 +153,11 @@ class Judged(Protocol):
 
     @property
     def queue(self) -> Sized:
-        """Tuples that wait for it."""
+        """Its waiting tuples."""
 
 
 class BrokenBoltDetector:
-    """Decides whether one component of a run is broken, over all of its tasks, and reports its restarts.
-
-    The first restart is logged at once; then, once a minute, how many there were.
-    """
+    """Decides whether a component is broken, over all its tasks; logs its first restart, then a count once a minute."""
 
     def __init__(self, name: str, restarts_max: int, clock: Clock, log: logging.Logger) -> None:
         self._name = name
@@ -175,15 +171,15 @@ class BrokenBoltDetector:
         self._tried: dict[tuple[PendingTrees, Any], float] = {}
 
     def add(self, task: Judged) -> None:
-        """Take in a task of the component."""
+        """Add a task of the component."""
         self._tasks.append(task)
 
     def raised(self, roots: Sequence[Root | None], *, in_batch: bool) -> int:
         """Record a failure. Return the number of consecutive failed first attempts if the bolt is broken, otherwise 0.
 
         Args:
-            roots: of each tuple at hand, the trees that it belongs to.
-            in_batch: whether it was at a tick, a timer or a drain, and not while processing these tuples.
+            roots: the trees of each tuple that was being processed.
+            in_batch: whether the bolt raised at a tick, timer or drain, not in processing these tuples.
         """
         now = self._clock.monotonic()
         firsts = [self._is_first(root, now) for root in roots]
@@ -198,7 +194,7 @@ class BrokenBoltDetector:
         return row.length if row.unjudged > self._restarts_max and not may_be_sound else 0
 
     def restarted(self, place: str) -> None:
-        """Report that a task was restarted."""
+        """Log that a task was restarted."""
         now = self._clock.monotonic()
         if self._reported_at is None:
             self._log.warning("%s is restarted; further restarts of %s are reported once a minute", place, self._name)
@@ -210,9 +206,9 @@ class BrokenBoltDetector:
             self._reported_at, self._unreported = now, 0
 
     def _is_first(self, root: Root | None, now: float) -> bool:
-        """Return whether a tuple of these trees is a first attempt, and remember that the bolt raised on it."""
+        """Return whether a tuple of these trees is a first attempt, and remember the failure."""
         trees = () if root is None else trees_of(root)
-        firsts = [self._is_first_of(tree, now) for tree in trees]  # each of them is remembered
+        firsts = [self._is_first_of(tree, now) for tree in trees]  # a list: each tree must be remembered
         return all(firsts)
 
     def _is_first_of(self, tree: Tree, now: float) -> bool:
@@ -224,7 +220,7 @@ class BrokenBoltDetector:
             if len(self._tried) >= TRIED_MAX:
                 del self._tried[next(iter(self._tried))]
             self._tried[key] = now
-        # Where a spout gives many tuples one id, those that were out at the first failure are none of its retries.
+        # If a spout gives many tuples one id, those already emitted at the first failure are not its retries.
         is_retry = before is not None and tree.started > before
         return not is_retry and not tree.forest.was_tried(tree.msg_id)
 
@@ -237,16 +233,16 @@ def _is_hashable(value: object) -> bool:
     return True
 
 
-UNTRACKED = "u"  # First letter of the ids of tuples that belong to no tree
+UNTRACKED = "u"  # Prefix of the ids of tuples that belong to no tree
 TICK = "tick"  # The id of tick tuples
-STACK_CHARS_MAX = 8_000  # Of a traceback, its end is kept
+STACK_CHARS_MAX = 8_000  # The end of a longer traceback is kept
 
 
 class Observer(Protocol):
-    """Sees what tasks do; the test harness is one. Not for production: it costs time per tuple."""
+    """Observes tasks, as the test harness does. Not for production: it costs time per tuple."""
 
     def on_emit(self, task: Any, stream: str, values: Any, targets: list[str]) -> None:
-        """A task emitted ``values``, of a record or a chunk; ``targets`` are the ids that the deliveries got."""
+        """A task emitted ``values``, of a record or a chunk; ``targets`` are the ids of the deliveries."""
 
     def on_ack(self, task: Any, tuple_id: str) -> None:
         """A bolt acked a tuple."""
@@ -255,11 +251,11 @@ class Observer(Protocol):
         """A bolt failed a tuple, or raised on it."""
 
     def on_tree(self, task: Any, msg_id: Any, failure: Failure | None) -> None:
-        """A spout gets the answer to a tree: it is complete (``failure`` is None) or failed."""
+        """A spout is told that a tree is complete (``failure`` is None) or failed."""
 
 
 def raised_at(error: BaseException) -> str:
-    """Return file:line of where an error was raised. Reads no source file, so it is cheap for each of many errors."""
+    """Return the file:line that raised an error. Reads no source file, so it is cheap for many errors."""
     trace = error.__traceback__
     if trace is None:
         return ""
@@ -269,7 +265,7 @@ def raised_at(error: BaseException) -> str:
 
 
 def error_line(error: BaseException) -> str:
-    """Return class and message of an error, whatever its ``__str__`` does.
+    """Return class and message of an error, even if its ``__str__`` raises.
 
     >>> error_line(ValueError("no"))
     'ValueError: no'
@@ -281,7 +277,7 @@ def error_line(error: BaseException) -> str:
 
 
 class ErrorLog:
-    """Reports errors: the first of a kind in full, then at each power of ten how many there were.
+    """Logs the first error of each kind in full, then a count at each power of ten.
 
     Two errors are of a kind if the same component raised the same class in the same line.
     """
@@ -295,7 +291,7 @@ class ErrorLog:
         self._stacks: dict[tuple[str, str, str], str] = {}  # The traceback of the first error of each kind
 
     def report(self, component: str, error: BaseException, about: Callable[[], str]) -> None:
-        """Take note of an error; ``about`` says where it was, and is asked only if that is logged."""
+        """Count an error, and log it if due; only then is ``about`` called, for the error's location."""
         kind = (component, type(error).__name__, raised_at(error))
         count = self._counts[kind] = self._counts.get(kind, 0) + 1
         self.last[component] = error_line(error)
@@ -312,11 +308,11 @@ class ErrorLog:
             self._log.error("%s (%s time of this error; the first has the traceback)", message, f"{count:,}th")
 
     def last_stacks(self) -> dict[str, str]:
-        """Return the traceback of each component's last kind of error, as of the first error of that kind."""
+        """Return, for each component's last error, the traceback of the first error of its kind."""
         return {component: self._stacks[kind] for component, kind in self._last_kind.items()}
 
     def summary(self) -> list[str]:
-        """Return one line per kind: how often, and the first message."""
+        """Return one line per kind: its count and first message."""
         return [f"{count:,} × {self.first[kind]}" for kind, count in self._counts.items()]
 
 
@@ -325,7 +321,7 @@ _POWERS = frozenset(10**n for n in range(1, 12))
 
 @dataclass
 class Runtime:
-    """What tasks need of the engine."""
+    """The runtime context of all tasks."""
 
     clock: Clock = SYSTEM_CLOCK
     spouts: Sequence[Any] = ()  # the tasks of the spouts
@@ -333,14 +329,12 @@ class Runtime:
     names: Mapping[int, str] = field(default_factory=dict)  # component by task id
     # the components that read a stream, by (component, stream)
     readers: Mapping[tuple[str, str], list[str]] = field(default_factory=dict)
-    # the tasks that take chunks, by id; others get them record by record
+    # the tasks that take chunks, by id; others get their records one by one
     takes_chunks: dict[int, Any] = field(default_factory=dict)
     ends_at: float = math.inf  # when the run stops by itself, on the clock
-    ackers: bool = True  # whether there are ackers; without, spout tuples are acked inside emit
+    ackers: bool = True  # without ackers, spout tuples are acked inside emit
     observer: Observer | None = None  # sees every emit, ack and fail
-    breakages: dict[str, BrokenBoltDetector] = field(
-        default_factory=dict
-    )  # what is known of each bolt's errors, by component
+    breakages: dict[str, BrokenBoltDetector] = field(default_factory=dict)  # by component
     # called with each task between construction and ``initialize`` of its component
     created: Callable[[Any], None] | None = None
     log: logging.Logger = field(default_factory=lambda: logging.getLogger("downspout.engine"))

@@ -1,4 +1,4 @@
-"""Which values hold for each component of a graph, where they come from, and the configurations of a run."""
+"""Resolves each component's settings, their sources, and the configurations of a run."""
 
 from __future__ import annotations
 
@@ -28,25 +28,25 @@ STORM_DEFAULTS: Mapping[str, Any] = {
     "topology.workers": 1,
     "topology.debug": False,
 }
-"""What Storm's own defaults.yaml says, for the keys that the engine knows."""
+"""The values of Storm's defaults.yaml for the keys that the engine knows."""
 WHOLE_RUN = frozenset((
     "run.drain_s", "run.for_s", "run.records", "run.redeploy", "run.seed", "run.stuck_s",
     "run.workers",
 ))  # fmt: skip
-"""Settings of a run as a whole: for one component they would have no effect."""
+"""Settings of the whole run, without effect if given for one component."""
 EMIT = "kafka.emit"
-POLL_BUDGET_MS = 200  # How long all Kafka spouts together may wait for records in one round of the engine
+POLL_BUDGET_MS = 200  # Longest wait of all Kafka spouts together for records in one round of the engine
 
 
 @dataclass(frozen=True)
 class Settings:
-    """The values of a run."""
+    """The settings of a run."""
 
-    run: Resolved  # those of the topology as a whole (``run.*``)
-    components: Mapping[str, Resolved]  # those of each component
+    run: Resolved  # of the topology as a whole (``run.*``)
+    components: Mapping[str, Resolved]  # of each component
 
     def confs(self) -> dict[str, dict[str, Any]]:
-        """Return the configuration of each component as Storm hands it over."""
+        """Return the configuration of each component, in Storm's form."""
         return {name: dict(resolved.values) for name, resolved in self.components.items()}
 
 
@@ -55,17 +55,17 @@ def resolve(
     # ``--set`` options, ``[COMPONENT:]KEY=VALUE``; or a program's dict, ``{"[COMPONENT:]KEY": value}``
     given: Sequence[str] | Mapping[str, Any] = (),
     *,
-    # values of options that stand for settings (``--until``), as strong as ``--set``
+    # options that stand for settings (``--until``), with the precedence of ``--set``
     options: Mapping[str, Any] | None = None,
-    environ: Mapping[str, str] | None = None,  # the environment; not given: the process's
-    file: Path | None = None,  # the settings file; not given: ``downspout.toml`` in the working directory
+    environ: Mapping[str, str] | None = None,  # default: the process's environment
+    file: Path | None = None,  # default: ``downspout.toml`` in the working directory
 ) -> Settings:
-    """Return all values of a run; the strongest source wins.
+    """Return all settings of a run.
 
-    The order: command line, environment, component, topology, file, default.
+    Precedence: command line, environment, component, topology, file, default.
 
     Raises:
-        ConfigError: an unknown key or component, or a value that does not fit.
+        ConfigError: an unknown key or component, or an invalid value.
     """
     if isinstance(given, Mapping):
         by_component = layers.from_mapping(given, "config")
@@ -81,7 +81,7 @@ def resolve(
     for key in stored.values:
         check_known(key, stored.name, _declared(graph))
     storm = Layer("default", STORM_DEFAULTS)
-    # What all components share is read first: an error in it names none of them.
+    # Shared values first: an error in them must not name a component.
     run = layers.resolve([everywhere, environment, topology, stored, storm])
     components = {
         name: _resolve(
@@ -102,7 +102,7 @@ def resolve(
 
 
 def _resolve(name: str, given: Sequence[Layer]) -> Resolved:
-    """Return a component's values; an error names it."""
+    """Return a component's settings; errors name it."""
     try:
         return layers.resolve(given)
     except ConfigError as error:
@@ -110,13 +110,13 @@ def _resolve(name: str, given: Sequence[Layer]) -> Resolved:
 
 
 def _declared(graph: Graph, name: str = "") -> set[str]:
-    """Return the keys that the topology's own configuration holds, or one component's besides the topology's."""
+    """Return the keys in the configurations of the topology and of its components, or of one component."""
     components = [graph.components[name]] if name else graph.components.values()
     return {*graph.config, *(key for component in components for key in component.config)}
 
 
 def _check_given(graph: Graph, by_component: Mapping[str, Layer], how: str) -> None:
-    """Refuse what is given for a run and reaches no component."""
+    """Refuse given values that no component would read."""
     for name, layer in by_component.items():
         if name and name not in graph.components:
             raise ConfigError(f"{how}{name}:…: there is no component {name!r}", cure=nearest(name, graph.components))
@@ -143,7 +143,7 @@ def reads(component: Component, scope: str) -> bool:
 
 
 def _share_poll_budget(graph: Graph, components: Mapping[str, Resolved]) -> dict[str, Resolved]:
-    """Kafka spouts wait for records inside ``next_tuple``; in one thread they must share that time."""
+    """Divide POLL_BUDGET_MS among the Kafka spouts, which wait for records in one thread."""
     tasks = sum(spout.par for spout in graph.spouts if reads(spout, "kafka"))
     key, shared = "kafka.poll_timeout_ms", {}
     for name, resolved in components.items():
@@ -178,23 +178,23 @@ def _choose(parts: Mapping[str, Part], component: Component, resolved: Resolved)
 
 
 def _why_records(parts: Mapping[str, Part], name: str, values: Mapping[str, Any]) -> str:
-    """Return why a spout emits records; empty: it emits chunks."""
+    """Return why a spout emits records; empty if it emits chunks."""
     if not emits_chunks(parts[name].cls):
         return f"{parts[name].cls.__name__} emits records"
     try:
         settings = parse_scope(values, "kafka")
     except ConfigError:
-        return "its settings are wrong"  # who reads them says so
+        return "its settings are wrong"  # reported by their readers
     return why_records(settings, values["run.records"]) or records_by_readers(parts, name)
 
 
 def _typed(layer: Layer) -> Layer:
-    """Read values of keys that are not in our table (Storm's) as JSON where they are, so that 30 is a number."""
+    """Parse values of keys outside our table (Storm's) as JSON if possible, so that 30 is a number."""
     return Layer(layer.name, {k: v if k in SETTINGS else client_value(k, v) for k, v in layer.values.items()})
 
 
 def dead_letter_topics(graph: Graph, settings: Settings) -> dict[str, str]:
-    """Return the dead-letter topic of each Kafka spout, and of each bolt that writes dead letters, by its name."""
+    """Return the dead-letter topic of each Kafka spout and each bolt that writes dead letters, by component name."""
     found = {}
     for name, component in graph.components.items():
         if reads(component, "kafka"):
@@ -204,7 +204,7 @@ def dead_letter_topics(graph: Graph, settings: Settings) -> dict[str, str]:
 
 
 def configurations(graph: Graph, settings: Settings, clock: Clock = SYSTEM_CLOCK) -> dict[str, dict[str, Any]]:
-    """Return each component's configuration with what only the engine knows: name, id, and where the broker is."""
+    """Return each component's configuration with topology name, topology id and broker address added."""
     confs = settings.confs()
     storm_id = topology_id(graph.name, redeploy=bool(settings.run.values["run.redeploy"]), clock=clock)
     found: dict[str, Access] = {}
@@ -213,7 +213,7 @@ def configurations(graph: Graph, settings: Settings, clock: Clock = SYSTEM_CLOCK
         conf["storm.id"] = storm_id
         if reads(graph.components[name], "kafka"):
             given = conf["kafka.bootstrap"]
-            if given not in found:  # a broker is asked once, however many components name it
+            if given not in found:  # each broker is resolved once
                 found[given] = access_of(given)
             conf["kafka.bootstrap"], own = found[given]
             for property_name, value in own.items():

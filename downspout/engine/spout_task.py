@@ -1,4 +1,4 @@
-"""A spout's task: where trees start and end."""
+"""A spout's task: it starts trees, and gets their acks and fails."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from downspout.engine.task import StreamTargets, Task
 from downspout.errors import USER_ERRORS, DownspoutError, UserError
 from downspout.protocols import Failure, SpoutEngine, SpoutOffers, offered
 
-FREE_S_MAX = 1.0  # How long a spout may wait in one call where nothing else is due: a stop waits for it too
+FREE_S_MAX = 1.0  # Longest wait of a spout in one call if nothing else is due; it also delays a stop
 _READING = ("_run", "read_command", "read_message")
 _new = tuple.__new__
-_SEQUENCES = (list, tuple)  # written inline as list | tuple it would be made anew by each call
+_SEQUENCES = (list, tuple)  # an inline ``list | tuple`` would be built by each call
 
 
 class SpoutTask(Task):
@@ -40,7 +40,7 @@ class SpoutTask(Task):
         self.rest_until = 0.0
 
     def shortcut(self) -> None:
-        """Hand emit over to the engine where it is pystorm's own; call the methods unless ``_run`` is changed."""
+        """Route emit to the engine, and call methods directly, unless the class overrides pystorm's."""
         spout = self.instance
         self._emit = make_emit(self)
         if not self.overrides("emit", "send_message"):
@@ -54,17 +54,17 @@ class SpoutTask(Task):
         self._fail_with = offered(spout, SpoutOffers.fail_with) if self._direct else None
 
     def build(self) -> None:
-        """Make the spout, and learn how it retries: its ``initialize`` may decide that."""
+        """Build the spout, and ask how it retries: its ``initialize`` may decide that."""
         super().build()
         self.forest.retries = bool(getattr(self.instance, "retries_failed", False))
         self.forest.tried = offered(self.instance, SpoutOffers.tried_before)
 
     def services(self) -> SpoutEngine:
-        """Return what the engine does for the spout."""
+        """Return the engine's services for the spout."""
         return SpoutEngine(spout_emits_many(self), self._bolts_with, self._other_spouts, self._free_s)
 
     def _bolts_with(self, tup_id: Any) -> str:
-        """Return the names of the bolts that have a tuple, or what came of it. O(open trees + what is held)."""
+        """Return the names of the bolts that hold tuples of a tree. O(open trees + held tuples)."""
         if (tree := next((tree for tree in self.forest.open if tree.msg_id == tup_id), None)) is None:
             return ""
         bolts = (bolt for bolt in self.world.bolts if any(tree in trees_of(root) for root in bolt.held.values()))
@@ -74,7 +74,7 @@ class SpoutTask(Task):
         return [spout.instance for spout in self.world.spouts if spout is not self]
 
     def _free_s(self) -> float:
-        """Return how long this spout may wait without keeping a bolt, another spout or a timeout waiting."""
+        """Return how long this spout may wait without delaying a bolt, another spout or a timeout."""
         world = self.world
         if len(world.spouts) > 1 or self._waits is None or self._ask("waits_for_acks"):
             return 0.0
@@ -88,19 +88,19 @@ class SpoutTask(Task):
         return max(0.0, end - world.clock.monotonic())
 
     def stamped(self) -> float:
-        """Look at the clock, once per call of next_tuple and not before it has waited for its records."""
+        """Read the clock, once per call of next_tuple and after its wait for records."""
         self.stamp = self.world.clock.monotonic()
         return self.stamp
 
     @property
     def in_flight(self) -> int:
-        """How many records are out; a tuple that is no chunk counts as one."""
+        """How many records are in open trees; a chunk counts with all its records."""
         sizes = self.forest.sizes
         return len(self.forest.open) + sum(sizes.values()) - len(sizes)
 
     @property
     def may_emit(self) -> bool:
-        """Whether fewer records are out than ``topology.max.spout.pending``."""
+        """Whether fewer records are in flight than ``topology.max.spout.pending``."""
         return self.in_flight < self.pending_max
 
     def next_tuple(self) -> bool:
@@ -111,29 +111,29 @@ class SpoutTask(Task):
         return self.emitted != before
 
     def run_timers(self, is_busy: bool) -> None:
-        """Let the spout look at its timers while it is not asked for tuples: enough is out, or bolts are busy."""
+        """Run the spout's timers while ``next_tuple`` is not called: too much is in flight, or bolts are busy."""
         if self._run_timers is not None and (is_busy or not self.may_emit):
             self._ask("run_timers")
 
     def finish(self) -> bool:
-        """Return whether the spout has nothing left to commit."""
+        """Let the spout make its last commit; return whether nothing is left to commit."""
         return self._finish is None or self._ask("finish")
 
     def is_late(self, now: float) -> bool:
-        """Return whether a tree is about to time out."""
+        """Return whether a tree's timeout is over."""
         oldest = self.forest.oldest()
         return oldest is not None and oldest <= now - self.timeout_s
 
     def activate(self) -> None:
-        """Tell the spout that it may emit."""
+        """Activate the spout."""
         self._call("activate", "activate")
 
     def deactivate(self) -> None:
-        """Tell the spout to rest; ours commit then."""
+        """Deactivate the spout; ours commit then."""
         self._call("deactivate", "deactivate")
 
     def settle(self) -> int:
-        """Pass acks and fails on to the spout; return how many."""
+        """Pass acks and fails to the spout; return how many."""
         forest = self.forest
         completed, forest.completed = forest.completed, []
         failed, forest.failed = forest.failed, []
@@ -172,7 +172,7 @@ class SpoutTask(Task):
         return self._ask("end_reached")
 
     def waits_for_acks(self) -> bool:
-        """Return whether the spout emits nothing until what is out is acked: a planned hand-over."""
+        """Return whether the spout emits nothing until all tuples in flight are acked, for a planned hand-over."""
         return self._waits is not None and self._ask("waits_for_acks")
 
     def _ask(self, question: str) -> bool:
@@ -203,7 +203,7 @@ class SpoutTask(Task):
             raise self._fatal(error, method) from error
 
     def _fatal(self, error: UserError, doing: str) -> DownspoutError:
-        """Return the error that ends the run: a spout that raised cannot be trusted to know where it was."""
+        """Return the error that ends the run: after an exception, a spout's position cannot be trusted."""
         self.errors += 1
         if isinstance(error, DownspoutError):
             return error
@@ -213,13 +213,13 @@ class SpoutTask(Task):
 def emit_chunk(
     task: SpoutTask, outlet: StreamTargets, batch: Any, tup_id: Any, direct_task: int | None, need_task_ids: bool
 ) -> list[int] | None:
-    """Emit a chunk; with an id it is the root of one tree, whatever becomes of it."""
+    """Emit a chunk; with an id, it is the root of one tree, even if bolts get single records."""
     forest, tree = task.forest, None
     if tup_id is not None and task.world.ackers:
         tree = Tree(forest, tup_id, task.stamp or task.stamped())
     reached = deliver(task, outlet, batch, tree, direct_task)
     if tree is not None:
-        forest.replays = True  # a spout of chunks always does: no bolt can tell which record of a chunk failed
+        forest.replays = True  # a spout of chunks always replays: no bolt knows which record of a chunk failed
         forest.planted(tree, batch.num_rows)
     else:
         task.untracked += batch.num_rows

@@ -1,10 +1,9 @@
 """One task: an unmodified pystorm component, driven without pipes.
 
-pystorm's components speak to Storm through a serializer. Here that serializer is a :class:`EnginePipe` into the engine,
-so any component works, whatever it overrides. Where a class has *not* overridden ``emit``, ``ack``, ``fail`` or
-``send_message``, the instance gets a function that does the same without a message in between, and where it has not
-overridden how tuples are read, tuples are handed to ``process`` directly. Both are what pystorm would have done, at a
-third of the time.
+pystorm's components talk to Storm through a serializer. Here it is an :class:`EnginePipe` into the engine, so any
+component works, whatever it overrides. If a class does *not* override ``emit``, ``ack``, ``fail`` or ``send_message``,
+the instance gets functions that do the same without messages. If it does not override how tuples are read, they are
+passed to ``process`` directly. Both behave as pystorm does, in a third of the time.
 """
 
 from __future__ import annotations
@@ -42,47 +41,47 @@ from downspout.origins import FIELD, is_origins, origin_at
 from downspout.protocols import BoltEngine, ComponentOffers, Failure, SpoutEngine, offered
 
 Target = tuple[int, Held, Callable[[Any], None], Callable[[Iterable[Any]], None]]
-"""A task that can be sent to: its id, its map of unsettled tuples, and ``append`` and ``extend`` of its queue."""
+"""A receiving task: its id, its map of unsettled tuples, and ``append`` and ``extend`` of its queue."""
 Spread = Callable[[Any], Iterable[tuple[Target, Any]]]
-"""From a chunk to a subscriber's tasks, and what of it each of them gets."""
+"""From a chunk to a subscriber's tasks, each with its part of the chunk."""
 
 
 class StreamTargets(NamedTuple):
-    """A stream of one task, ready to emit to."""
+    """The targets of one task's stream."""
 
     stream: str
     kind: Any  # the namedtuple of its fields
-    size: int  # how many fields there are
-    fixed: Any  # the targets of every tuple, where they are always the same
-    route: Route[Target]  # otherwise, the function that picks them
+    size: int  # the number of fields
+    fixed: Any  # the targets of every tuple, if they are always the same; otherwise None
+    route: Route[Target]  # the function that picks the targets
     direct: Mapping[int, Target]  # targets by task id, of subscribers with a direct grouping
     is_direct: bool  # whether every emit must name a task
-    # of each subscriber, the function that tells which of its tasks gets which part of a chunk
+    # one per subscriber
     spreads: Sequence[Spread] = ()
 
     @property
     def has_one_reader(self) -> bool:
-        """Whether each tuple goes to one task, always the same."""
+        """Whether all tuples go to the same single task."""
         return not self.is_direct and self.fixed is not None and len(self.fixed) == 1
 
 
 class EnginePipe:
-    """Stands where pystorm's serializer stands: messages go to the task."""
+    """Replaces pystorm's serializer: messages go to the task."""
 
     def __init__(self, receive: Callable[[dict[str, Any]], None]) -> None:
         self.send_message = receive
         self.input_stream = self.output_stream = None
 
     def read_message(self) -> Any:
-        """There is nothing to read: tuples are handed over, never waited for."""
+        """Raise: tuples are passed in, never read."""
         raise StormWentAwayError()
 
 
 class Task:
-    """What spout tasks and bolt tasks share: building the component, its streams, its messages and its counters."""
+    """Base of spout and bolt tasks: builds the component and handles its streams, messages and counters."""
 
     stock: tuple[type, ...] = ()
-    index: int = 0  # Which of its component's tasks this is, from 0
+    index: int = 0  # Its number among its component's tasks, from 0
 
     def __init__(self, component: Component, task_id: int, world: Runtime, conf: Mapping[str, Any]) -> None:
         self.component = component
@@ -94,7 +93,7 @@ class Task:
         self.outlets: dict[str | None, StreamTargets] = {}
         self.instance: Any = None
         self.emitted = self.executed = self.acked = self.failed = self.errors = self.restarts = 0
-        self.busy_s = 0.0  # Of bolts: how long they were at work
+        self.busy_s = 0.0  # Seconds of work, for bolts
         self.metrics: dict[str, Any] = {}
         self._emit: Callable[..., list[int] | None] = lambda *args, **kwargs: None
         self._muted = False
@@ -106,10 +105,10 @@ class Task:
         return f"{self.name}[task {self.task_id}]"
 
     def build(self) -> None:
-        """Make the component and initialize it.
+        """Build the component and initialize it.
 
         Raises:
-            ComponentError: its constructor or ``initialize`` raised; a DownspoutError goes through as it is.
+            ComponentError: its constructor or ``initialize`` raised; a DownspoutError is passed on unchanged.
         """
         try:
             self.instance = construct(self.component.cls)
@@ -125,18 +124,18 @@ class Task:
             raise self.reported(error, "initialize") from error
 
     def _hand_over(self) -> None:
-        """Give a component whose class asks for them the clock and the engine's services: all that the engine sets."""
+        """Set the clock and the engine's services on a component that declares these attributes."""
         if hasattr(self.instance, "clock"):
             self.instance.clock = self.world.clock
         if hasattr(type(self.instance), "engine_services"):
             self.instance.engine_services = self.services()
 
     def services(self) -> SpoutEngine | BoltEngine:
-        """Return what the engine does for the component."""
+        """Return the engine's services for the component."""
         raise NotImplementedError
 
     def _set_up(self) -> None:
-        """Do pystorm's own set-up, and undo what it does to the whole process: a handler on the root logger."""
+        """Run pystorm's set-up, and remove the handler that it adds to the root logger."""
         instance, root = self.instance, logging.getLogger()
         instance.serializer = EnginePipe(self.receive)
         before = list(root.handlers)
@@ -159,18 +158,18 @@ class Task:
         self._handlers.clear()
 
     def shortcut(self) -> None:
-        """Replace what the class has not overridden."""
+        """Replace the pystorm methods that the class has not overridden."""
         raise NotImplementedError
 
     def overrides(self, *names: str) -> bool:
-        """Return whether the user's class has any of these methods of its own."""
+        """Return whether the user's class overrides any of these methods."""
         cls = type(self.instance)
         return any(
             all(getattr(cls, name, None) is not getattr(base, name, None) for base in self.stock) for name in names
         )
 
     def receive(self, message: dict[str, Any]) -> None:
-        """Take a message of pystorm's multilang protocol."""
+        """Handle a message of pystorm's multilang protocol."""
         command = message.get("command")
         if command == "emit":
             self._receive_emit(message)
@@ -202,13 +201,13 @@ class Task:
         return ComponentError(message, cure="the traceback is in the log above; correct the component")
 
     def reported(self, error: BaseException, doing: str) -> ComponentError:
-        """Return that error, with its traceback in the log."""
+        """Return :meth:`error`'s ComponentError, after logging the traceback."""
         found = self.error(error, doing)
         self.world.log.error("%s\n%s", found.message, "".join(traceback.format_exception(error)).rstrip())
         return found
 
     def wrong_emit(self, outlet: StreamTargets | None, stream: str | None, tup: Any) -> Exception:
-        """Return what is wrong with an emit."""
+        """Return the error of an invalid emit."""
         if not isinstance(tup, list | tuple):
             return TypeError(f"All Tuples must be either lists or tuples, received {type(tup)!r} instead.")
         if outlet is None:
@@ -229,7 +228,7 @@ class Task:
         )
 
     def direct_targets(self, outlet: StreamTargets, task_id: int) -> tuple[Target, ...]:
-        """Return where a direct emit goes: to that task, or nowhere if it does not read this stream (as in Storm)."""
+        """Return the targets of a direct emit: none if the task's component does not read this stream (as in Storm)."""
         if (target := outlet.direct.get(task_id)) is not None:
             return (target,)
         reader = self.world.names.get(task_id)
@@ -243,10 +242,10 @@ class Task:
         return ()
 
     def report(self) -> Mapping[str, float]:
-        """Return the component's own metrics, where it has any.
+        """Return the component's own metrics, if any.
 
         Raises:
-            ComponentError: ``report`` raised; a DownspoutError goes through as it is.
+            ComponentError: ``report`` raised; a DownspoutError is passed on unchanged.
         """
         report = offered(self.instance, ComponentOffers.report)
         try:
@@ -260,18 +259,18 @@ class Task:
         return {str(name): value for name, value in metrics.items() if isinstance(value, int | float)}
 
     def report_dead_letters(self) -> Mapping[str, Any]:
-        """Return what the component has dead-lettered, where it says so.
+        """Return the component's report on its dead letters, if any.
 
         Raises:
-            ComponentError: ``report_dead_letters`` raised; a DownspoutError goes through as it is.
+            ComponentError: ``report_dead_letters`` raised; a DownspoutError is passed on unchanged.
         """
         return self._asked(ComponentOffers.report_dead_letters)
 
     def report_partitions(self) -> Mapping[str, Mapping[str, Any]]:
-        """Return where the component stands in each partition that it reads, where it says so.
+        """Return the component's position in each partition that it reads, if it reports any.
 
         Raises:
-            ComponentError: ``report_partitions`` raised; a DownspoutError goes through as it is.
+            ComponentError: ``report_partitions`` raised; a DownspoutError is passed on unchanged.
         """
         return self._asked(ComponentOffers.report_partitions)
 
@@ -285,10 +284,10 @@ class Task:
             raise self.reported(error, method.__name__) from error
 
     def close(self) -> None:
-        """Call the component's ``close``, where it has one, and let go of its log file.
+        """Call the component's ``close``, if it has one, and close its log file.
 
         Raises:
-            ComponentError: ``close`` raised; a DownspoutError goes through as it is.
+            ComponentError: ``close`` raised; a DownspoutError is passed on unchanged.
         """
         try:
             if (close := offered(self.instance, ComponentOffers.close)) is not None:
@@ -302,11 +301,11 @@ class Task:
 
 
 def construct(cls: Any) -> Any:
-    """Make a component that is connected to nothing."""
+    """Make a component that is not connected to any pipe."""
     instance = cls.__new__(cls)
-    # A TicklessBatchingBolt wants a timer thread and a signal handler of its own. The engine is its timer, so it gets
-    # neither: its ``_batch_entry`` does nothing, and pystorm's ``signal`` is out of reach while it is built (which
-    # would fail outside the main thread anyway).
+    # A TicklessBatchingBolt starts a timer thread and a signal handler. The engine is its timer, so it gets neither:
+    # its ``_batch_entry`` does nothing, and pystorm's ``signal`` is replaced while it is built (it would fail outside
+    # the main thread anyway).
     if isinstance(instance, pystorm.bolt.TicklessBatchingBolt):
         instance._batch_entry = lambda: None
     thread = threading.current_thread()
@@ -330,7 +329,7 @@ def _no_signals() -> Iterator[None]:
 
 
 def describe(tup: Any) -> str:
-    """Return what a tuple is about, and where it comes from.
+    """Return a tuple's coordinates or values, and its source.
 
     >>> from collections import namedtuple
     >>> values = namedtuple("T", "topic partition offset")("orders", 3, 918)
@@ -341,7 +340,7 @@ def describe(tup: Any) -> str:
 
 
 def about(tup: Any) -> str:
-    """Return a tuple's coordinates in Kafka where it has any, else what it holds."""
+    """Return a tuple's coordinates in Kafka if it has any, otherwise its values."""
     values = getattr(tup, "values", tup)
     origin = getattr(values, "origin", None)
     if isinstance(values, pa.RecordBatch):
@@ -371,7 +370,7 @@ _LEVELS = {0: logging.DEBUG, 1: logging.DEBUG, 2: logging.INFO, 3: logging.WARNI
 
 
 def failure_of(task: Task, error: BaseException) -> Failure:
-    """Return the reason that a spout gets when a bolt raised."""
+    """Return the reason that the spout gets if a bolt raised."""
     outage = isinstance(error, UnavailableError)
     kind = "timeout" if outage else "exception"
     return Failure(kind, task.name, task.task_id, error_line(error), task.world.stacks.text(error), outage)

@@ -1,10 +1,10 @@
 """``downspout run`` and ``downspout check`` on one machine: the runner, the live view, several workers.
 
-The package can be called, as ``downspout.run(Orders, until="end")`` (:func:`downspout.run.call.run`). When a package is
-first imported, Python puts it into its parent's namespace, here in the place of the function of that name.
+The package is callable, as ``downspout.run(Orders, until="end")`` (:func:`downspout.run.call.run`), because importing
+it replaces the function of that name in ``downspout``'s namespace.
 
 To change how a run starts and ends: runner.py
-To change what `downspout check` checks: topology_check.py
+To change the checks of `downspout check`: topology_check.py
 To change when a dead worker is restarted: supervisor.py
 To change how other threads get metrics: run_snapshots.py
 """

@@ -24,7 +24,7 @@ from downspout.run.watchdog import Watchdog
 
 @dataclass(frozen=True)
 class RunReport:
-    """What came of a run. As text, and at the end of a notebook's cell, it is the summary of ``downspout run``.
+    """The result of a run; its text, and its display in a notebook, is the summary of ``downspout run``.
 
     >>> from downspout.engine.result import RunResult
     >>> nothing = RunResult("end", True, 1.0, {}, completed=3, failed=0, timeouts=0, in_flight=0,
@@ -36,13 +36,13 @@ class RunReport:
 
     name: str  # of the topology
     result: RunResult  # counters, latencies, errors
-    warnings: list[str] = field(default_factory=list)  # where dead letters went
+    warnings: list[str] = field(default_factory=list)  # about dead letters
 
     def __repr__(self) -> str:
         return "\n".join([summary(self.name, self.result), *(f"  {line}" for line in self.warnings)])
 
     def _repr_html_(self) -> str:
-        """Return what a notebook shows. Texts of records are in it, and none of them is markup."""
+        """Return HTML for a notebook, with the records' texts escaped."""
         return f"<pre>{html.escape(repr(self))}</pre>"
 
 
@@ -56,19 +56,20 @@ def run(
     metrics_port: int | None = None,
     quiet: bool = False,
 ) -> RunReport:
-    """Run a topology in this process; return what came of it.
+    """Run a topology in this process and return its result.
 
-    The first Ctrl-C, or a notebook's interrupt, lets the run finish what is in flight, and it returns as usual; the
-    second stops it at once.
+    After the first Ctrl-C or notebook interrupt, the run finishes the tuples in flight and returns as usual; the second
+    stops it at once.
 
     Args:
-        topology: a streamparse ``Topology`` class, also one of a notebook's; or its file, or ``module:Class``.
-        until: ``"end"``: stop when all that was in the topics at the start is processed.
-        for_s: stop after so many seconds.
-        records: stop when at least so many tuple trees are done.
-        settings: as strong as the command line's: ``{"kafka.bootstrap": "host:9092", "rows:parquet.flush_rows": 10}``.
-        metrics_port: serve metrics for Prometheus, ``/healthz`` and ``/readyz`` there; 0: a free port.
-        quiet: show nothing while it runs.
+        topology: a streamparse ``Topology`` class, even one defined in a notebook; or its file, or ``module:Class``.
+        until: ``"end"``: stop once all records that the topics had at the start are processed.
+        for_s: stop after this many seconds.
+        records: stop once at least this many tuple trees are complete.
+        settings: with the command line's precedence:
+            ``{"kafka.bootstrap": "host:9092", "rows:parquet.flush_rows": 10}``.
+        metrics_port: port for Prometheus metrics, ``/healthz`` and ``/readyz``; 0: any free port.
+        quiet: show nothing during the run.
 
     Raises:
         DownspoutError: the topology or a setting is wrong, or a component ended the run.
@@ -82,7 +83,7 @@ def run(
             cure="`downspout run FILE --workers N`, or run.workers=1",
         )
     view = make_view(quiet=quiet)
-    gc.collect()  # what is garbage by now would stay until the run ends
+    gc.collect()  # the run freezes the heap: garbage would stay until it ends
     with ExitStack() as opened:
         if view is not None:
             opened.callback(view.close)
@@ -100,9 +101,9 @@ def run(
 
 
 def graph_of(topology: Any) -> Graph:
-    """Return the graph of a class, or of what a command line would name.
+    """Return the graph of a class, or of a command-line target.
 
-    A class of a notebook or of an interactive session has its own name, since there is no file.
+    The topology of a class in a notebook or an interactive session has the class's name, for lack of a file.
     """
     if isinstance(topology, str):
         return load(topology)
@@ -115,14 +116,14 @@ def graph_of(topology: Any) -> Graph:
 
 
 class RunView(MetricsView, Protocol):
-    """Shows a run while it goes on."""
+    """Shows a run in progress."""
 
     def close(self) -> None:
-        """Leave what is to stay."""
+        """End the display."""
 
 
 def make_view(*, quiet: bool) -> RunView | None:
-    """Return a table in a notebook or on a terminal, lines elsewhere; None where nothing is to be shown."""
+    """Return a table in a notebook or on a terminal, lines elsewhere; None if ``quiet``."""
     if quiet:
         return None
     shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()

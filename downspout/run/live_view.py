@@ -1,4 +1,4 @@
-"""What a run looks like: lines while it goes on, or a table on a terminal (``table_view.py``), and its summary."""
+"""The display of a run: progress lines (for a terminal's table see ``table_view.py``) and the summary."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from downspout.run.run_snapshots import RunMetrics, metrics_of
 from downspout.spout.observe import totals_by_topic
 
 LINE_EVERY_S = 5.0
-RATE_OVER_S = 20.0  # The period of a rate: sinks flush every few seconds, and ack all that they held at once
+RATE_OVER_S = 20.0  # The period of a rate; long, because sinks ack in bursts, every few seconds
 
 REASONS = {
     "end": "the end was reached",
@@ -27,7 +27,7 @@ REASONS = {
 
 
 class Rates:
-    """How fast a run proceeds: the mean since its start, later that of the last RATE_OVER_S."""
+    """A run's rate: the mean since its start, later over the last RATE_OVER_S."""
 
     def __init__(self) -> None:
         self._passed_s = 0.0
@@ -35,7 +35,7 @@ class Rates:
         self.rate = 0.0
 
     def look(self, metrics: RunMetrics) -> None:
-        """Take the metrics as of now."""
+        """Update the rate."""
         now, done = metrics.result.duration_s, metrics.resolved
         if (passed := now - self._passed_s) > 0:
             weight = min(1.0, passed / min(now, RATE_OVER_S))
@@ -43,7 +43,7 @@ class Rates:
         self._passed_s, self._done = now, done
 
     def eta_s(self, metrics: RunMetrics) -> float | None:
-        """Return the seconds that are left in a bounded run, where they are known."""
+        """Return the remaining seconds of a bounded run, if they can be estimated."""
         bounds = metrics.bounds
         left: list[float] = []
         if bounds.for_s is not None:
@@ -51,15 +51,15 @@ class Rates:
         if bounds.records is not None and self.rate:
             share = metrics.result.completed / metrics.resolved if metrics.resolved else 1.0  # No dead letter counts
             left += [(bounds.records - metrics.result.completed) / (self.rate * share)] if share else []
-        # Where only failed records are left, their back-off says how long that takes, and not the rate. That of batches
-        # counts no records, and one that is shown as 0/s tells nothing.
+        # The rate predicts nothing if only failed records are left (their back-off decides), for batches (it does not
+        # count records), or if it is shown as 0/s.
         is_known = bounds.until == "end" and self.rate >= 0.5 and not metrics.in_batches
         if is_known and metrics.lag and metrics.lag > metrics.gauge("retry_waiting"):
             left.append(metrics.lag / self.rate)
         return max(0.0, min(left)) if left else None
 
     def line(self, metrics: RunMetrics, *, timed: bool = True) -> str:
-        """Return all of it in one line; with ``timed=False``, what does not change by the passing of time alone."""
+        """Return the metrics in one line; with ``timed=False``, without values that change merely with time."""
         result = metrics.result
         parts = [f"{metrics.resolved:,} done"]
         if timed:
@@ -95,7 +95,7 @@ class Rates:
 
 
 def _workers(workers: Sequence[WorkerResult]) -> str:
-    """Return how many workers are alive, and how often workers were restarted.
+    """Return the numbers of live workers and of restarts.
 
     >>> _workers([WorkerResult(1, "running", 71), WorkerResult(2, "restarting", None, 3)])
     '1 of 2 workers alive, 3 restarts'
@@ -106,7 +106,7 @@ def _workers(workers: Sequence[WorkerResult]) -> str:
 
 
 class LinesView:
-    """One plain line every few seconds in which something happened, for logs and pipes."""
+    """A plain line every few seconds if anything has changed, for logs and pipes."""
 
     def __init__(self, out: TextIO | None = None, every_s: float = LINE_EVERY_S) -> None:
         self._out = out or sys.stderr
@@ -116,11 +116,11 @@ class LinesView:
         self._shown = ""
 
     def update(self, engine: Engine) -> None:
-        """Print a line where it is time."""
+        """Print a line if one is due."""
         self.look(engine.clock.monotonic(), lambda: metrics_of(engine))
 
     def look(self, now: float, take: Callable[[], RunMetrics]) -> None:
-        """Print a line where it is time, and something is new; only then metrics are taken."""
+        """Print a line if one is due and has changed; ``take`` is called only if one is due."""
         if self._due is None:
             self._due = now + self._every_s
             self._rates.look(take())
@@ -136,11 +136,11 @@ class LinesView:
         """Nothing is open."""
 
 
-PARTITIONS_SHOWN = 12  # More of them are shown as topics
+PARTITIONS_SHOWN = 12  # If there are more, only their topics are shown
 
 
 def partition_rows(result: RunResult) -> list[tuple[str, ...]]:
-    """Return a line for each partition, and one for each topic that has several; of very many, the topics alone."""
+    """Return a row per partition, and a sum per topic with several; beyond PARTITIONS_SHOWN, only the sums."""
     rows: list[tuple[str, ...]] = []
     for partitions in result.partitions.values():
         for topic, total in totals_by_topic(partitions).items():
@@ -162,7 +162,7 @@ def _partition_cells(name: str, figures: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def behind_lines(result: RunResult) -> list[str]:
-    """Return a line for each partition that is behind at the end, and what blocks it; of very many, the first."""
+    """Return a line for each partition with a lag, naming the record that blocks it; at most PARTITIONS_SHOWN."""
     behind = [
         (place, figures)
         for partitions in result.partitions.values()
@@ -183,14 +183,14 @@ def _behind_line(place: str, figures: Mapping[str, Any]) -> str:
 
 
 def _notable(report: Mapping[str, float]) -> list[tuple[str, float]]:
-    """Return what a report has beyond the engine's own counters: no zeros, of the gauges only the lag that is left."""
+    """Return a report's nonzero metrics, without the engine's counters and without gauges other than the lag."""
     shown = {"emitted", "executed", "acked", "failed", "errors", "fetches", "fetched"}
     shown |= {metric.name for metric in METRICS.values() if metric.kind == "gauge" and metric.name != "lag"}
     return [(key, value) for key, value in report.items() if value and key not in shown]
 
 
 def dead_letter_lines(result: RunResult, topics: Mapping[str, str]) -> list[str]:
-    """Return a line for each topic that got dead letters; a record that was processed again may have several."""
+    """Return a line for each topic that got dead letters; reprocessed records may have several."""
     written: Counter[str] = Counter()
     for name, report in result.reports.items():
         written[topics.get(name, "")] += int(report.get("dead_lettered", 0))
@@ -232,7 +232,7 @@ def summary(name: str, result: RunResult) -> str:
 
 
 def _worker_line(worker: WorkerResult) -> str:
-    """Return the line of one worker in the summary.
+    """Return a worker's line in the summary.
 
     >>> _worker_line(WorkerResult(2, "end", None, 1, 5_000, deaths=["was killed by signal 9"]))
     '  worker 2: 5,000 tuple trees complete; the end was reached; 1 restart (was killed by signal 9)'

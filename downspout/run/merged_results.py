@@ -1,8 +1,8 @@
-"""The metrics of several workers as those of one run.
+"""Merges the metrics of several workers into those of one run.
 
-A worker may have had several lives, each a process. Counters are added up over all of them. Gauges (what is in flight,
-held, behind) are those of the latest life that has sent a report, since the one before left its partitions to it. Of a
-life that was killed only its reports are known, so counters may be half a second behind the truth.
+A worker may have had several lives, each a process. Counters are summed over all lives. Gauges (in flight, held, lag)
+are those of the latest life that has sent a report, which has taken over the partitions of the one before. A life that
+was killed is known only from its reports, so its counters may lag by half a second.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from downspout.metrics import METRICS
 from downspout.run.run_snapshots import RunMetrics, lag_of
 from downspout.run.worker_process import WorkerReport
 
-ERRORS_MAX = 20  # The most lines about errors that are kept of a worker's earlier lives
+ERRORS_MAX = 20  # Lines about errors kept of a worker's earlier lives
 GAUGES = frozenset(metric.name for metric in METRICS.values() if metric.kind == "gauge")
 
 
@@ -34,12 +34,12 @@ GAUGES = frozenset(metric.name for metric in METRICS.values() if metric.kind == 
 class WorkerReports:
     """The reports of one worker."""
 
-    worker: WorkerResult  # its number and state, and what else the supervisor knows of it
-    reports: Sequence[WorkerReport]  # the last one of its latest life, and before it the sum of the earlier lives
+    worker: WorkerResult  # as the supervisor knows it
+    reports: Sequence[WorkerReport]  # the sum of the earlier lives, then the last report of the latest life
 
 
 def worker_result(worker: WorkerResult, reports: Sequence[WorkerReport]) -> WorkerResult:
-    """Return what is known of a worker, completed from its reports."""
+    """Return a worker's result, completed from its reports."""
     worker = replace(worker, completed=sum(report.result.completed for report in reports), deaths=[*worker.deaths])
     if not reports:
         return worker
@@ -48,7 +48,7 @@ def worker_result(worker: WorkerResult, reports: Sequence[WorkerReport]) -> Work
 
 
 def add_up(earlier: WorkerReport, later: WorkerReport) -> WorkerReport:
-    """Return two lives that are over as one: what they counted. A worker may have very many."""
+    """Return the summed counters of two lives that are over; so a worker with very many needs little memory."""
     both = [earlier.result, later.result]
     result = replace(
         later.result,
@@ -74,12 +74,12 @@ def add_up(earlier: WorkerReport, later: WorkerReport) -> WorkerReport:
 
 def merge(
     name: str,  # of the topology
-    components: Iterable[str],  # their names, in order; workers that have not reported yet do not show them
-    workers: Sequence[WorkerReports],  # the reports of each
-    bounds: Bounds,  # of the whole run, ``for_s`` as ``duration_s``
+    components: Iterable[str],  # their names, in order; needed until the first worker has reported
+    workers: Sequence[WorkerReports],
+    bounds: Bounds,  # of the whole run; ``for_s`` counts from the same moment as ``duration_s``
     *,
     reason: str,  # why it stops; ``running`` before that
-    duration_s: float,  # since its start, before any worker ran
+    duration_s: float,  # since the start of the run, before any worker ran
 ) -> RunMetrics:
     """Return the metrics of the whole run."""
     every = [report for each in workers for report in each.reports]
@@ -89,7 +89,7 @@ def merge(
     names = list(components)
     in_flight = sum(result.in_flight for result in now)
     reports = _reports(results, now)
-    if len(now) < len(workers):  # one has not told yet which partitions are its own, and how far behind they are
+    if len(now) < len(workers):  # the lag of a worker without a report is unknown
         for each in reports.values():
             each.pop("lag", None)
     result = RunResult(
@@ -144,7 +144,7 @@ def _counts(component: str, results: Sequence[RunResult], now: Sequence[RunResul
 
 
 def _reports(results: Sequence[RunResult], now: Sequence[RunResult]) -> dict[str, dict[str, float]]:
-    """Add up the metrics that components report."""
+    """Merge the components' metrics: counters over all ``results``, gauges over ``now``."""
     gauges = reports_of(each for result in now for each in result.reports.items())
     counters = reports_of(each for result in results for each in result.reports.items())
     return {
@@ -159,7 +159,7 @@ def _reports(results: Sequence[RunResult], now: Sequence[RunResult]) -> dict[str
 
 
 def _tasks_of(worker: WorkerReports) -> list[TaskResult]:
-    """Return what each task of a worker did in all of its lives."""
+    """Return the metrics of a worker's tasks over all its lives."""
     results = [report.result for report in worker.reports]
     return _tasks(results, results[-1:], worker.worker.number)
 
@@ -175,9 +175,9 @@ def _tasks(results: Sequence[RunResult], now: Sequence[RunResult], worker: int |
 
 
 def _partitions(workers: Sequence[WorkerReports]) -> dict[str, dict[str, Mapping[str, Any]]]:
-    """Put the partitions of the latest lives together; of two reports of one, that which has committed more is newer.
+    """Merge the partitions of the latest lives. If two workers report one, the higher commit is the newer one.
 
-    A worker that has ended keeps what it left, and another may have gone on from there.
+    A worker that has ended keeps its last report, although another may have taken over the partition.
     """
     found: dict[str, dict[str, Mapping[str, Any]]] = {}
     for each in workers:

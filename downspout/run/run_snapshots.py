@@ -1,8 +1,8 @@
-"""The metrics of a run that is under way, for other threads: a scrape, a page.
+"""Snapshots of a run's metrics for other threads: a scrape, a page.
 
-Only the thread that runs a topology may look at its tasks. So another thread asks, and the run answers at its next look
-(a busy one within a quarter of a second, an idle one within ten milliseconds). While one call of a component keeps the
-loop there is no answer: then the last one is given, with its age. A run that is not asked takes no metrics at all.
+Only the thread that runs a topology may read its tasks. Another thread therefore requests a snapshot, and the run takes
+it in its next round (within a quarter of a second if busy, ten milliseconds if idle). While a component's call blocks
+the loop, the requester gets the previous snapshot, with its age. Without requests, no metrics are taken.
 """
 
 from __future__ import annotations
@@ -18,25 +18,25 @@ from downspout.engine.result import RunResult
 if TYPE_CHECKING:
     from downspout.engine.loop import Bounds, Engine
 
-ANSWER_S = 2.0  # How long an answer is waited for
+ANSWER_S = 2.0  # Longest wait for a snapshot
 
 
 @dataclass(frozen=True)
 class Snapshot:
-    """The metrics of a run, and how old they are."""
+    """The metrics of a run, and their age."""
 
     metrics: RunMetrics
     age_s: float
 
 
 class MetricsView(Protocol):
-    """A view of a run in this process, and of one in several."""
+    """A view of a run, in one process or several."""
 
     def update(self, engine: Engine) -> None:
-        """Look at an engine."""
+        """Show the engine's metrics if it is time."""
 
     def look(self, now: float, take: Callable[[], RunMetrics]) -> None:
-        """Look at metrics where it is time; only then take them."""
+        """Show metrics if it is time; only then take them."""
 
 
 class Several:
@@ -46,23 +46,23 @@ class Several:
         self._views = [view for view in views if view is not None]
 
     def update(self, engine: Engine) -> None:
-        """Look at an engine."""
+        """Update all views."""
         for view in self._views:
             view.update(engine)
 
     def look(self, now: float, take: Callable[[], RunMetrics]) -> None:
-        """Look at metrics where it is time."""
+        """Pass ``take`` to all views."""
         for view in self._views:
             view.look(now, take)
 
 
 class Snapshots:
-    """A view of a run, which other threads may ask."""
+    """A view of a run from which other threads request snapshots."""
 
     def __init__(self, clock: Clock = SYSTEM_CLOCK) -> None:
         self._clock = clock
         self._answered = threading.Condition()
-        self._is_asked = True  # One is taken in any case, so that there is something to give
+        self._is_asked = True  # The first one is taken unasked, so that one always exists
         self._answers = 0
         self._last: tuple[RunMetrics, float] | None = None
         self._is_closed = False
@@ -71,11 +71,11 @@ class Snapshots:
     # --- for the thread that runs ---
 
     def update(self, engine: Engine) -> None:
-        """Answer, where another thread has asked."""
+        """Take a snapshot if another thread has requested one."""
         self.look(engine.clock.monotonic(), lambda: metrics_of(engine))
 
     def look(self, now: float, take: Callable[[], RunMetrics]) -> None:
-        """Answer, where another thread has asked; only then take metrics."""
+        """Take a snapshot if another thread has requested one; only then call ``take``."""
         self._take = take
         if not self._is_asked:
             return
@@ -89,13 +89,13 @@ class Snapshots:
             self._answered.notify_all()
 
     def finish(self) -> None:
-        """The run has ended, in this thread: let the last answer be how it ended."""
+        """Take the final snapshot after the run, in its thread, and close."""
         if self._take is not None:
             self._answer(self._take())
         self.close()
 
     def close(self) -> None:
-        """Nothing answers any more: threads that wait get the last answer."""
+        """Take no more snapshots: waiting threads get the last one."""
         with self._answered:
             self._is_closed = True
             self._answered.notify_all()
@@ -103,11 +103,7 @@ class Snapshots:
     # --- for others ---
 
     def latest(self, wait_s: float = ANSWER_S) -> Snapshot | None:
-        """Ask, and return the answer; the one before where none comes in time. None: the run has not begun.
-
-        Args:
-            wait_s: how long to wait.
-        """
+        """Request a snapshot; after ``wait_s``, return the previous one. None: the run has not begun."""
         with self._answered:
             before = self._answers
             self._is_asked = True
@@ -123,15 +119,15 @@ class Snapshots:
 
 @dataclass(frozen=True)
 class RunMetrics:
-    """What a run has done so far."""
+    """A run's metrics as of now."""
 
     name: str  # of the topology
-    result: RunResult  # what would be its outcome if it ended now
-    # by component, tuples that wait for it, and tuples (of a spout: trees) that it holds
+    result: RunResult  # as if the run ended now
+    # by component: queued tuples, and held tuples (a spout's open trees)
     queues: Mapping[str, tuple[int, int]]
     bounds: Bounds  # when the run stops
-    stopping: bool  # whether it is on its way out
-    # by bucket (``downspout.engine.acker``), how many trees took so long since the start
+    stopping: bool
+    # trees per bucket since the start (``downspout.engine.acker``)
     latencies: Mapping[int, float] = field(default_factory=dict)
 
     def gauge(self, name: str) -> float:
@@ -140,7 +136,7 @@ class RunMetrics:
 
     @property
     def dead_letters(self) -> int:
-        """Dead letters that were written so far, by spouts and bolts."""
+        """Dead letters written so far, by spouts and bolts."""
         return int(sum(report.get("dead_lettered", 0) for report in self.result.reports.values()))
 
     @property
@@ -150,17 +146,17 @@ class RunMetrics:
 
     @property
     def lag(self) -> float | None:
-        """Records that are not committed, by the spouts' groups or in batches; None where nothing knows."""
+        """Records not yet committed, by the spouts' groups or in batches; None if unknown."""
         return lag_of(self.result)
 
     @property
     def in_batches(self) -> bool:
-        """Whether a tree of tuples is a batch of many records."""
+        """Whether a tuple tree is a batch of many records."""
         return any("batch_txid" in report for report in self.result.reports.values())
 
 
 def lag_of(result: RunResult) -> float | None:
-    """Return the records that are not committed; None where no component knows."""
+    """Return the number of records not yet committed; None if unknown."""
     lags = [report["lag"] for report in result.reports.values() if "lag" in report]
     return sum(lags) if lags else None
 

@@ -1,4 +1,4 @@
-"""A run as the command line does it: settings, the embedded broker, signals, garbage collection."""
+"""Runs a topology in this process: settings, the embedded broker, signals, garbage collection."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ from downspout.system.process import handled_by
 def run(
     target: str | Graph,  # a file, ``module:Class``, or a graph
     *,
-    topology: str | None = None,  # which class, where the file holds several
+    topology: str | None = None,  # the class, if the file has several
     # ``--set`` options, ``[COMPONENT:]KEY=VALUE``; or a dict, ``{"[COMPONENT:]KEY": value}``
     overrides: Sequence[str] | Mapping[str, Any] = (),
-    options: Mapping[str, Any] | None = None,  # settings as strong as ``overrides``, such as ``{"run.until": "end"}``
-    clock: Clock = SYSTEM_CLOCK,  # the time
+    options: Mapping[str, Any] | None = None,  # settings with the precedence of ``overrides``: ``{"run.until": "end"}``
+    clock: Clock = SYSTEM_CLOCK,
     view: EngineView | None = None,  # shows the run
-    bounds: Bounds | None = None,  # when to stop, where that is not what the settings say
-    supervised: bool = False,  # another process watches this one, and sees how it ends
-    watching: Callable[[Watchdog], None] | None = None,  # called with what watches the loop, before it starts
+    bounds: Bounds | None = None,  # when to stop; default: as the settings say
+    supervised: bool = False,  # a supervisor process stops this one
+    watching: Callable[[Watchdog], None] | None = None,  # called with the watchdog before the loop starts
 ) -> RunResult:
     """Run a topology in this process until it ends, is stopped, or fails.
 
@@ -67,15 +67,15 @@ def run(
 
 
 def bounds_of(values: Mapping[str, Any]) -> Bounds:
-    """Return when a run stops, by the settings ``run.*``."""
+    """Return a run's bounds from the settings ``run.*``."""
     return Bounds(values["run.until"], values["run.for_s"], values["run.records"], values["run.drain_s"])
 
 
 class Stoppable(Protocol):
-    """What signals stop."""
+    """A run that signals can stop."""
 
     def stop(self) -> None:
-        """Finish what is in flight."""
+        """Finish the tuples in flight, then stop."""
 
     def abort(self) -> None:
         """Stop at once."""
@@ -83,13 +83,13 @@ class Stoppable(Protocol):
 
 @contextlib.contextmanager
 def signals(
-    run: Stoppable,  # what is stopped
+    run: Stoppable,
     *,
-    interrupt: bool = True,  # raise a KeyboardInterrupt at the second one, out of whatever a component waits for
-    watchdog: Watchdog | None = None,  # answers them too, and may ask for such an interrupt itself
-    on_first: Callable[[int], None] | None = None,  # called with the first one's number, to answer it
+    interrupt: bool = True,  # whether the second signal raises KeyboardInterrupt, even inside a component's call
+    watchdog: Watchdog | None = None,  # hears the signals too, and may request such an interrupt itself
+    on_first: Callable[[int], None] | None = None,  # called with the first signal's number
 ) -> Iterator[list[int]]:
-    """The first SIGINT or SIGTERM lets the run finish, the second one stops it wherever it is; yield their numbers."""
+    """Stop the run at the first SIGINT or SIGTERM and abort it at the second; yield the list of received numbers."""
     received: list[int] = []
 
     def handle(number: int, frame: FrameType | None) -> None:

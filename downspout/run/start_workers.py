@@ -1,14 +1,14 @@
-"""A run in several processes as the command line does it: plan, workers, signals.
+"""Runs a topology in several processes: plan, workers, signals.
 
 ``downspout run --workers N`` starts N workers. Each is a process that runs the whole topology, as ``downspout run
 --member K`` does, and reads its own partitions as a member of the consumer group. All write into one output directory,
-whose commit log keeps each row exactly once. The supervisor runs no topology: it decides once what all must agree on
-(the topology id, and where a bounded run ends), starts the workers, adds up their metrics, restarts crashed ones and
-stops them all.
+whose commit log keeps each row exactly once. The supervisor runs no topology: it makes the decisions that all workers
+must share, starts the workers, merges their metrics, restarts crashed ones and stops them all.
 
-**Decided once**, before any worker starts: what cannot be shared, how many workers can have work, where the run ends.
-Each spout of a bounded run takes "the end as of now" for itself. Workers start at different times, and one that is
-started again does so much later. So the supervisor looks, and hands the ends on as ``kafka.stop_offsets``.
+**Decided once**, before any worker starts: whether the topology can be shared, how many workers can have work, the
+topology id, and the end of a bounded run. A spout takes the end of the log at its own start, but workers start at
+different times, restarted ones much later. The supervisor therefore reads the ends and passes them as
+``kafka.stop_offsets``.
 """
 
 from __future__ import annotations
@@ -48,10 +48,10 @@ _LINE = threading.Lock()
 def supervise(
     graph: Graph,
     settings: Settings,
-    job: WorkerJob,  # what each worker does
+    job: WorkerJob,  # of each worker
     *,
     view: WorkersView | None,
-    options: Sequence[str] = (),  # of each worker's command: how it writes its log
+    options: Sequence[str] = (),  # of each worker's command, about its log
     hand_on: Callable[[int, str], None] | None = None,  # writes a worker's line, with its number; default: ``say``
 ) -> RunResult:
     """Run a topology in ``run.workers`` processes until it ends, is stopped, or fails.
@@ -66,7 +66,7 @@ def supervise(
         plan.log.warning("%s", warning)
 
     def start(number: int, left: int | None) -> Worker:
-        # The topology id was renewed above, once, if it was to be; and time is the supervisor's.
+        # ``configurations`` above has renewed the topology id, if asked to; the supervisor applies ``for_s``.
         own = {"run.member": number, "run.until": bounds.until, "run.redeploy": False}
         if (seed := values["run.seed"]) is not None:
             own["run.seed"] = seed + number - 1
@@ -95,12 +95,12 @@ def supervise(
 
 
 def say(number: int, line: str) -> None:
-    """Hand on a line of a worker's, with its number."""
+    """Write a line of a worker's output, with its number."""
     with _LINE:
         try:
             sys.stderr.write(f"[worker {number}] {line}\n")
             sys.stderr.flush()
-        except (OSError, ValueError):  # nothing reads it any more; the run goes on
+        except (OSError, ValueError):  # its reader is gone; the run continues
             logging.getLogger("downspout.run.workers").debug("standard error is closed")
 
 
@@ -109,16 +109,16 @@ def say(number: int, line: str) -> None:
 
 @dataclass
 class WorkerPlan:
-    """What the workers are given, and warnings for the user."""
+    """Settings for the workers, and warnings for the user."""
 
     overrides: list[str] = field(default_factory=list)  # ``--set`` options that come after the user's
     warnings: list[str] = field(default_factory=list)  # one sentence each
-    # where the spouts' own warnings go (a topic that does not exist yet, a log that ends too early)
+    # for the spouts' own warnings (a topic that does not exist yet, a log that ends too early)
     log: logging.Logger = field(default_factory=lambda: logging.getLogger("downspout.run.workers"))
 
 
 def make_plan(graph: Graph, settings: Settings, confs: Mapping[str, Mapping[str, Any]], workers: int) -> WorkerPlan:
-    """Look at the topology and its topics.
+    """Check the topology and its topics, and return the plan.
 
     Raises:
         TopologyError: a spout is not a KafkaSpout, or a component lacks a field.
@@ -159,7 +159,7 @@ def _look_at(spout: Component, conf: Mapping[str, Any], workers: int, plan: Work
             cure=cure_of(error, "start the broker, or set kafka.bootstrap"),
         ) from error
     finally:
-        consumer.close(leave_group=False)  # it has joined none
+        consumer.close(leave_group=False)  # it has not joined one
     plan.warnings += _too_many(spout, workers, len(partitions))
     if setup.bounded:
         plan.overrides.append(f"{spout.name}:kafka.stop_offsets={json.dumps(_stops(settings, ends))}")
@@ -177,10 +177,10 @@ def _too_many(spout: Component, workers: int, partitions: int) -> Iterator[str]:
 
 
 def _stops(settings: Mapping[str, Any], ends: Mapping[TopicPartition, int]) -> list[str]:
-    """Return where each partition ends: as the user says, or where its log does now."""
+    """Return each partition's stop offset: the user's, or the end of its log now."""
     named = offsets_of("kafka.stop_offsets", settings["stop_offsets"])
     starts = offsets_of("kafka.start_offsets", settings["start_offsets"])
-    # A partition whose log ends before the offset at which it is to start is left out: what becomes of that the spout
-    # decides (``kafka.on_data_loss``), and a stop below a start would be refused.
+    # A partition whose log ends before its start offset is left out: a stop below a start would be refused, and the
+    # spout handles that case (``kafka.on_data_loss``).
     stops = named | {tp: min(end, named.get(tp, end)) for tp, end in ends.items()}
     return [f"{tp.topic}[{tp.partition}]={stop}" for tp, stop in sorted(stops.items()) if starts.get(tp, 0) <= stop]

@@ -1,45 +1,45 @@
-"""The supervisor of the workers: it starts them, adds their metrics up, restarts crashed ones, and ends them all.
+"""The workers' supervisor: it starts workers, merges their metrics, restarts crashed ones, and stops them all.
 
-It looks at them eight times a second and decides by what it sees. Only time and the signal handlers' two flags come
-from elsewhere, so tests drive it with a virtual clock and scripted workers.
+It polls them eight times a second. Its only other inputs are the clock and two flags set by signal handlers, so tests
+drive it with a virtual clock and scripted workers.
 
 ============  =====================================================================================================
 a run stops   when
 ============  =====================================================================================================
-``end``       a worker has ended with ``end``: it looks at the commits of the whole group, so all are done. The others
-              see the same and end by themselves; one that dies from then on is not needed any more
+``end``       a worker has ended with ``end``: it reads the commits of the whole group, so all are done. The others
+              end by themselves for the same reason; one that dies from then on is not needed
 ``for``       ``run.for_s`` have passed since the first worker ran
-``records``   ``run.records`` trees are complete over all workers. Each of them stops by itself at what was left of them
-              when it started; together they may do more, by what is in flight and half a second's work
-``signal``    ``stop()`` was called: each worker is sent SIGTERM and drains
-``aborted``   ``abort()`` was called: each is sent another one, and is killed ABORT_S later
-(an error)    a worker has died that no restart mends. The others drain, then the error is raised
+``records``   ``run.records`` trees are complete over all workers. Each worker stops at the number that was missing
+              when it started; together they may exceed it by the trees in flight and half a second's work
+``signal``    ``stop()`` was called: each worker gets SIGTERM and drains
+``aborted``   ``abort()`` was called: each gets another SIGTERM, and is killed ABORT_S later
+(an error)    a worker has died and a restart would not help. The others drain, then the error is raised
 ============  =====================================================================================================
 
-**No orphans.** However :meth:`Supervisor.run` ends, no worker is alive then: one that does not end within
-``run.drain_s`` and GRACE_S of the request is killed. Nothing is lost: the next run reads its records again.
-A supervisor that is killed itself is seen by the workers (``worker_process``).
+**No orphans.** However :meth:`Supervisor.run` ends, no worker is left alive: one that does not end within
+``run.drain_s`` + GRACE_S of the request is killed. Nothing is lost: the next run reads its records again. If the
+supervisor itself is killed, the workers notice (``worker_process``).
 
-**A race that is none.** A worker dies just when the run is asked to stop. Either it is seen as dead before the request
-reaches it, or the request goes to a process that is dead and not reaped yet, and has no effect. In both cases the next
-look finds it dead while the run stops, and then it is not restarted.
+**A harmless race.** A worker may die just when the run is asked to stop. Either it is found dead before the request is
+sent, or the request goes to a process that is dead but not reaped, without effect. In both cases the next poll finds it
+dead while the run is stopping, so it is not restarted.
 
-**Restarts.** Whether and when a crashed worker is restarted follows from its end, and from the number of ends in a row:
+**Restarts.** A crashed worker is restarted depending on how it ended, and how often in a row:
 
 ==========================================  =====================================================================
 it ended by                                 then
 ==========================================  =====================================================================
-a signal; BrokerError                       again, at most RESTARTS_MAX times in a row
+a signal; BrokerError                       restart, at most RESTARTS_MAX times in a row
 SIGTERM from outside, in order              the same
-ComponentError; without an error (a crash)  again, at most ERRORS_MAX times in a row: it will happen again
-any other error of ours                     the run stops: a setting is wrong in each worker alike, a package is
-                                            missing everywhere; about lost data and bad records people decide
-TakenOverError                              the run stops: a new one would take the place of that process in turn
-UnreadableError                             the run stops: Kafka could not return the record in full to another one
+ComponentError; without an error (a crash)  restart, at most ERRORS_MAX times in a row: it will probably recur
+any other error of ours                     the run stops: all workers share the wrong setting or missing package;
+                                            lost data and bad records need a person's decision
+TakenOverError                              the run stops: a new worker would fence that process in turn
+UnreadableError                             the run stops: Kafka cannot return the record to any worker
 ==========================================  =====================================================================
 
-*In a row* are deaths of one worker number, each within STEADY_S of its start. A record that kills the process is found
-by dying of it (decision 0004): five to eight deaths, and ``kafka.retries_max`` + 1 more. So the limit is not small.
+*In a row* means deaths of one worker number, each within STEADY_S of its start. Isolating a record that kills the
+process (decision 0004) takes five to eight deaths, and ``kafka.retries_max`` + 1 more; the limit allows for that.
 """
 
 from __future__ import annotations
@@ -61,22 +61,22 @@ from downspout.run.worker_process import Worker, WorkerReport
 
 # --- restarts ---
 
-STEADY_S = 60.0  # A worker that ran for this long starts a new row
+STEADY_S = 60.0  # The death of a worker that ran this long starts a new row
 BACKOFF_S = (0.5, 10.0)
-"""Wait before the first and, doubled each time, before any later start. Static members have 10 s to come back."""
+"""First wait before a restart, and the limit up to which it doubles. Static members have 10 s to come back."""
 RESTARTS_MAX, ERRORS_MAX = 20, 3
 
 
 @dataclass(frozen=True)
 class WorkerDeath:
-    """How a worker ended that was not asked to."""
+    """How a worker ended without being asked to."""
 
     exit_code: int  # of the process; the negative number of a signal that killed it
-    error: DownspoutError | None = None  # that it reported
+    error: DownspoutError | None = None  # as it reported
     drained: bool = False  # it got a SIGTERM from outside, and ended in order
 
     def __str__(self) -> str:
-        """Say it in words.
+        """Describe it.
 
         >>> str(WorkerDeath(-9)), str(WorkerDeath(1)), str(WorkerDeath(143, drained=True))
         ('was killed by signal 9 (SIGKILL)', 'ended with exit code 1', 'was stopped from outside (exit code 143)')
@@ -87,7 +87,7 @@ class WorkerDeath:
 
     @property
     def in_short(self) -> str:
-        """What there is to say without the error."""
+        """The description without the error."""
         if self.exit_code >= 0:
             code = f"exit code {self.exit_code}"
             return f"was stopped from outside ({code})" if self.drained else f"ended with {code}"
@@ -98,12 +98,12 @@ class WorkerDeath:
         return f"was killed by signal {-self.exit_code}{name}"
 
     def has_same_error_as(self, error: DownspoutError | None) -> bool:
-        """Return whether another worker has reported this error already."""
+        """Return whether the worker reported ``error`` too."""
         return self.error is not None and error is not None and self.error.message == error.message
 
     @property
     def is_final(self) -> bool:
-        """Whether a restart would change nothing."""
+        """Whether a restart would not help."""
         if self.error is None or type(self.error) is DownspoutError:
             return False
         return isinstance(self.error, TakenOverError | UnreadableError) or not isinstance(
@@ -112,7 +112,7 @@ class WorkerDeath:
 
     @property
     def repeats(self) -> bool:
-        """Whether it will probably end like this again."""
+        """Whether it will probably happen again."""
         if self.error is not None:
             return not isinstance(self.error, BrokerError)
         return self.exit_code > 0 and not self.drained
@@ -126,7 +126,7 @@ class Restarts:
         self.in_a_row = 0
 
     def wait_s(self, death: WorkerDeath, lived_s: float) -> float | None:
-        """Return how long to wait before the worker is started again; None: the run stops.
+        """Return how long to wait before the restart; None: the run stops.
 
         >>> restarts = Restarts(2)
         >>> [restarts.wait_s(WorkerDeath(-9), lived_s=3) for _ in range(3)]
@@ -140,7 +140,7 @@ class Restarts:
         return float(min(BACKOFF_S[0] * 2 ** (self.in_a_row - 1), BACKOFF_S[1]))
 
     def final_error(self, death: WorkerDeath, worker: int) -> DownspoutError:
-        """Return the error that ends the run, of the class that the worker's has."""
+        """Return the error that ends the run, of the class of the worker's error."""
         if death.error is not None and death.is_final:
             return death.error
         times = f", {self.in_a_row} times in a row" if self.in_a_row > 1 else ""
@@ -158,39 +158,39 @@ class Restarts:
 # --- the supervisor ---
 
 LOOK_S = 0.125
-ABORT_S = 5.0  # How long a worker that is to stop at once may take to say what it did
-DEATHS_MAX = 20  # So many deaths of a worker are remembered in words
-GRACE_S = 30.0  # How long beyond ``run.drain_s`` a worker may take to end once it is asked to
+ABORT_S = 5.0  # How long an aborted worker may take to send its last report
+DEATHS_MAX = 20  # Descriptions of deaths kept per worker
+GRACE_S = 30.0  # How long beyond ``run.drain_s`` a worker may take to end after the request
 
 
 class WorkersView(Protocol):
     """Shows the run of all workers."""
 
     def look(self, now: float, take: Callable[[], RunMetrics]) -> None:
-        """Show metrics where it is time; only then take them."""
+        """Show metrics if it is time; only then take them."""
 
 
 @dataclass
 class Slot:
-    """One worker, through all of its lives."""
+    """One worker, through all its lives."""
 
     number: int  # of the worker, from 1
     restarts: Restarts  # counts its deaths
     worker: Worker | None = None  # its process; None before the first life, between two, and at the end
     started: float = 0.0  # when this life began
-    due: float | None = None  # when the next life begins; None: there will be none
-    # the last one of the latest life that has sent any, and before it the sum of all earlier lives
+    due: float | None = None  # when the next life begins; None: never
+    # the sum of the earlier lives, then the last report of the latest life that has sent any
     reports: list[WorkerReport] = field(default_factory=list)
     has_reported: bool = False  # whether this life has sent a report
     heard: float = 0.0  # when it sent the last one, or began
-    error: DownspoutError | None = None  # that it has reported in this life
-    result: WorkerResult = field(init=False)  # what is shown of it
+    error: DownspoutError | None = None  # reported in this life
+    result: WorkerResult = field(init=False)
 
     def __post_init__(self) -> None:
         self.result = WorkerResult(self.number, "starting")
 
     def take(self, now: float) -> bool:
-        """Take in its messages since the last look; return whether this life has sent its first report."""
+        """Process its new messages; return whether this life has sent its first report."""
         first = False
         for message in self.worker.take() if self.worker is not None else ():
             self.error = message.error or self.error
@@ -208,7 +208,7 @@ class Slot:
         return first
 
     def record_death(self, death: WorkerDeath) -> None:
-        """Take note of a death."""
+        """Record a death."""
         self.result.state = "died"
         self.result.deaths = [*self.result.deaths, str(death)][-DEATHS_MAX:]
 
@@ -229,9 +229,9 @@ class Supervisor:
         workers: int,
         *,
         bounds: Bounds,
-        # starts a worker: its number, and the records that are left of ``run.records``
+        # starts a worker, given its number and the remainder of ``run.records``
         start: Callable[[int, int | None], Worker],
-        restarts_max: int = RESTARTS_MAX,  # how often one is started again in a row
+        restarts_max: int = RESTARTS_MAX,  # restarts of one worker in a row
         clock: Clock = SYSTEM_CLOCK,
         view: WorkersView | None = None,
         log: logging.Logger | None = None,
@@ -247,8 +247,8 @@ class Supervisor:
         self._ran_since: float | None = None
         self._reason: str | None = None
         self._is_aborted = False
-        self._wanted = 0  # How often the workers are to be asked to end: once, or twice to end at once …
-        self._asked = 0  # … and how often they were
+        self._wanted = 0  # How often workers must be asked to end: once, or twice to end at once …
+        self._asked = 0  # … and how often they were asked
         self._has_lost = False
         self._deadline = float("inf")
         self._error: DownspoutError | None = None
@@ -256,11 +256,11 @@ class Supervisor:
     def stop(self, reason: str = "signal") -> None:
         """Let all workers finish. May be called from a signal handler."""
         self._reason = self._reason or reason
-        if reason != "end":  # that all workers see by themselves
+        if reason != "end":  # at the end, workers stop by themselves
             self._wanted = max(self._wanted, 1)
 
     def abort(self) -> None:
-        """Stop all workers without waiting for anything. May be called from a signal handler."""
+        """Stop all workers without draining. May be called from a signal handler."""
         self._is_aborted = True
         self._reason = "aborted"
         self._wanted = 2
@@ -269,7 +269,7 @@ class Supervisor:
         """Run until all workers have ended.
 
         Raises:
-            DownspoutError: a worker has ended in a way that no restart mends. The others have drained.
+            DownspoutError: a worker has ended and a restart would not help. The others have drained.
         """
         with self._no_orphans():
             for slot in self.slots:
@@ -284,12 +284,12 @@ class Supervisor:
         return result
 
     def metrics(self) -> RunMetrics:
-        """Return what all workers have done so far."""
+        """Return the merged metrics of all workers."""
         now, bounds = self._clock.monotonic(), self._bounds
         for slot in self.slots:
             slot.result.silent_s = None if slot.worker is None else now - slot.heard
         reports = [WorkerReports(worker_result(slot.result, slot.reports), slot.reports) for slot in self.slots]
-        if bounds.for_s is not None:  # it counts from when the first worker ran, and what is shown from the start
+        if bounds.for_s is not None:  # it counts from the first worker's run, the shown duration from the start
             waited = (now if self._ran_since is None else self._ran_since) - self._begun
             bounds = replace(bounds, for_s=bounds.for_s + waited)
         return merge(
@@ -303,16 +303,16 @@ class Supervisor:
 
     @property
     def done(self) -> int:
-        """How many trees are complete, as far as workers have reported."""
+        """How many trees are complete, according to the workers' reports."""
         return sum(report.result.completed for slot in self.slots for report in slot.reports)
 
     # --- a look ---
 
     def _turn(self) -> None:
-        """Look at each worker, then at the whole."""
+        """Poll each worker, then decide about the run."""
         now = self._clock.monotonic()
         for slot in self.slots:
-            # First whether it is dead, then its messages: so all messages of a dead one are there.
+            # Poll before taking messages: then a dead worker's messages are complete.
             code = slot.worker.poll() if slot.worker is not None else None
             if slot.take(now) and self._ran_since is None:
                 self._ran_since = now - slot.reports[-1].result.duration_s
@@ -334,7 +334,7 @@ class Supervisor:
         self._log.info("worker %d runs as process %d", slot.number, slot.worker.pid)
 
     def _ended(self, slot: Slot, code: int, now: float) -> None:
-        """A worker has ended: because it was through, because it was asked, or it died."""
+        """Handle a worker's end: it was done, was asked to end, or died."""
         assert slot.worker is not None
         slot.worker.close()
         pid = slot.worker.pid
@@ -348,18 +348,18 @@ class Supervisor:
         death = WorkerDeath(code, slot.error, drained=ended is not None)
         if self._reason is None:
             self._died(slot, pid, death, now)
-        # A run handles SIGTERM. A process that is killed by it had not begun, or was through: nothing was in flight.
+        # A run handles SIGTERM. A process killed by it had not begun or was done, so nothing was in flight.
         elif ended is not None or code == -signal.SIGTERM:
             slot.result.state = self._reason
         else:
             self._lost(slot, pid, death)
 
     def _died(self, slot: Slot, pid: int, death: WorkerDeath, now: float) -> None:
-        """A worker died without a request to end: restart it, or end the run."""
+        """Restart a worker that died without a request to end, or end the run."""
         slot.record_death(death)
         wait_s = slot.restarts.wait_s(death, now - slot.started)
         if wait_s is None:
-            # Its error is raised at the end, once.
+            # Its error is raised once, at the end.
             self._log.warning("worker %d (pid %d) %s; the run ends", slot.number, pid, death.in_short)
             self._fail(slot.restarts.final_error(death, slot.number))
             return
@@ -372,16 +372,16 @@ class Supervisor:
         )  # fmt: skip
 
     def _lost(self, slot: Slot, pid: int, death: WorkerDeath) -> None:
-        """A worker died while the run was on its way out: what it had in flight is read again by the next run."""
+        """Handle a worker's death while the run is stopping: the next run reads its uncommitted records again."""
         self._has_lost = self._has_lost or self._reason != "end"
-        if self._is_aborted:  # it ended as it was to
+        if self._is_aborted:  # as requested
             slot.result.state = "aborted"
             return
         slot.record_death(death)
         if death.has_same_error_as(self._error):
             return
         self._log.warning("worker %d (pid %d) %s while it was finishing", slot.number, pid, death)
-        if self._reason != "end":  # else the worker that saw the end has committed it
+        if self._reason != "end":  # at the end, everything is committed
             self._fail(
                 death.error
                 or ComponentError(
@@ -391,7 +391,7 @@ class Supervisor:
             )
 
     def _fail(self, error: DownspoutError) -> None:
-        """The run ends with an error; the first one is raised."""
+        """End the run with an error; the first one is raised."""
         self._error = self._error or error
         self.stop("error")
 
@@ -405,7 +405,7 @@ class Supervisor:
             self.stop("records")
 
     def _stop_workers(self, now: float) -> None:
-        """Ask workers to end if the run is to end; a second time if it is to end at once."""
+        """Ask workers to end if the run is stopping, and again if it was aborted."""
         if self._reason is None:
             return
         for slot in self.slots:
@@ -426,7 +426,7 @@ class Supervisor:
 
     @contextmanager
     def _no_orphans(self) -> Iterator[None]:
-        """At the end no worker is alive, though this process fails."""
+        """Leave no worker alive on exit, even after an error in this process."""
         try:
             yield
         finally:

@@ -1,4 +1,4 @@
-"""What a run looks like on a terminal: a table of its components that renews itself."""
+"""The display of a run on a terminal or in a notebook: a table of its components."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ PARTITION_HEADINGS = ("partition", "committed", "position", "end", "lag", "done 
 
 
 class TableView:
-    """A table of the components that renews itself."""
+    """A live table of the components on a terminal."""
 
     def __init__(self, console: Console | None = None) -> None:
         self._console = console or Console(stderr=True)
-        # Lines of the log and prints go above the table. Standard output is left alone where it goes elsewhere.
+        # Log lines and prints go above the table. Redirected standard output is left alone.
         self._live = Live(
             console=self._console, auto_refresh=False, transient=True, redirect_stdout=sys.stdout.isatty()
         )
@@ -34,11 +34,11 @@ class TableView:
         self._rates = Rates()
 
     def update(self, engine: Engine) -> None:
-        """Renew the table where it is time."""
+        """Update the table if it is time."""
         self.look(engine.clock.monotonic(), lambda: metrics_of(engine))
 
     def look(self, now: float, take: Callable[[], RunMetrics]) -> None:
-        """Renew the table where it is time; only then metrics are taken."""
+        """Update the table if it is time; only then take metrics."""
         if self._due is None:
             self._due = now
             self._live.start()
@@ -48,12 +48,12 @@ class TableView:
             self._live.update(screen(metrics, self._rates, self._console), refresh=True)
 
     def close(self) -> None:
-        """Take the table away."""
+        """Remove the table."""
         self._live.stop()
 
 
 def screen(metrics: RunMetrics, rates: Rates, console: Console) -> RenderableType:
-    """Return what a terminal shows."""
+    """Return the whole display."""
     result = metrics.result
     table = _table(metrics, wide=True)
     if console.measure(table, options=console.options.update(max_width=10_000)).maximum > console.width:
@@ -130,7 +130,7 @@ FORMAT = '<pre style="line-height:normal;overflow-x:auto">{code}</pre>'
 
 
 def _display() -> Callable[[str], Any]:
-    """Return what shows HTML: first as a new output of the cell, then in its place."""
+    """Return a function that shows HTML as an output of the cell, replacing its previous HTML."""
     from IPython.display import HTML, DisplayHandle
 
     handle = DisplayHandle()
@@ -153,24 +153,24 @@ class NotebookView:
         self._rates = Rates()
 
     def update(self, engine: Engine) -> None:
-        """Renew the table where it is time."""
+        """Update the table if it is time."""
         self._engine = engine
         self.look(engine.clock.monotonic(), lambda: metrics_of(engine))
 
     def look(self, now: float, take: Callable[[], RunMetrics]) -> None:
-        """Renew the table where it is time; only then metrics are taken."""
+        """Update the table if it is time; only then take metrics."""
         if self._due is None or now >= self._due:
             self._due = now + TABLE_EVERY_S
             self._renew(take())
 
     def _renew(self, metrics: RunMetrics) -> None:
-        """Renew the table. What it says of records is text: rich escapes it."""
+        """Update the table; rich escapes the records' texts."""
         self._rates.look(metrics)
         console = Console(file=io.StringIO(), record=True, width=WIDTH, force_jupyter=False)
         console.print(screen(metrics, self._rates, console))
         self._show(console.export_html(inline_styles=True, code_format=FORMAT))
 
     def close(self) -> None:
-        """Show how it ended: the cell keeps this table above its result."""
+        """Show the final table: the cell keeps it above its result."""
         if self._engine is not None:
             self._renew(metrics_of(self._engine))

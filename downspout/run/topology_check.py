@@ -1,8 +1,7 @@
-"""What is wrong with a topology, found without running it, and its values.
+"""The checks of ``downspout check``: finds problems of a topology without running it, and lists its settings.
 
-**Several processes** of one topology share some things and not others. They share the partitions of a consumer group
-and the commit log of an output directory. They share no bolts: each process has tasks of its own, so groupings hold
-within a process.
+**Several processes** of one topology share the partitions of a consumer group and the commit log of an output
+directory. They do not share bolts: each process has its own tasks, so groupings apply within a process.
 """
 
 from __future__ import annotations
@@ -33,17 +32,17 @@ from downspout.wire.values import KRYO
 __all__ = ["Finding", "findings", "refuse_spouts", "resolve", "split_groupings", "values_of", "values_table"]
 
 SPLIT_GROUPINGS = ("fields", "global", "direct")
-"""Groupings by which a component counts on one task seeing all that belongs together."""
+"""Groupings that promise that related tuples reach the same task."""
 
 
 def processes_of(settings: Settings) -> int:
-    """Return how many processes run the topology, as far as the settings show: 2 stands for "several"."""
+    """Return how many processes run the topology; 2 stands for an unknown number of members."""
     workers, member = settings.run.values["run.workers"], settings.run.values["run.member"]
     return int(workers or 1) if workers or member is None else 2
 
 
 def sharing_findings(graph: Graph, settings: Settings) -> Iterator[Finding]:
-    """Find what does not survive being cut into several processes (``run.workers``, ``run.member``)."""
+    """Find components that cannot be split over several processes (``run.workers``, ``run.member``)."""
     if processes_of(settings) == 1:
         return
     workers = settings.run.values["run.workers"] or 1
@@ -59,8 +58,8 @@ def sharing_findings(graph: Graph, settings: Settings) -> Iterator[Finding]:
 def refuse_spouts(graph: Graph, workers: int) -> None:
     """Raise a TopologyError for a spout that several processes cannot share."""
     for spout in graph.spouts:
-        # Only a consumer group gives each its part. Any other spout would emit all that it has in each of them; and
-        # coordinators of batches would throw each other out.
+        # Only a consumer group divides the input. Any other spout would emit all its tuples in each process, and batch
+        # coordinators would fence each other.
         if not reads(spout, "kafka") or reads(spout, "batch"):
             raise TopologyError(
                 f"run.workers = {workers}: {spout.name} ({spout.cls.__name__}) is not a KafkaSpout, so each "
@@ -72,10 +71,10 @@ def refuse_spouts(graph: Graph, workers: int) -> None:
 
 
 def split_groupings(graph: Graph) -> Iterator[tuple[Component, str, str]]:
-    """Yield each bolt that may count on seeing all tuples of a key, what it would see, and the cure."""
+    """Yield each bolt that may rely on seeing all tuples of a key, with problem and cure."""
     for bolt in graph.bolts:
         if reads(bolt, "parquet") or reads(bolt, "sql"):
-            # A sink counts on nothing of the kind: it writes rows, or partial aggregates that the reader finishes.
+            # Sinks do not rely on it: they write rows, or partial aggregates that the reader merges.
             continue
         given = next((each for each in bolt.inputs if each.grouping in SPLIT_GROUPINGS), None)
         if given is None:
@@ -101,11 +100,11 @@ FINDERS = (
     batch_findings.findings,
     sharing_findings,
 )
-"""Each is given the graph and its values; a KafkaSpout's settings are looked at besides, and a KafkaBolt's."""
+"""Checks of a whole graph; :func:`findings` adds those of single KafkaSpouts and KafkaBolts."""
 
 
 def findings(graph: Graph, settings: Settings) -> list[Finding]:
-    """Return all findings about a graph and its values, errors first."""
+    """Return all findings about a graph and its settings, errors first."""
     found = [finding for find in FINDERS for finding in find(graph, settings)]
     for spout in graph.spouts:
         if reads(spout, "kafka"):
@@ -117,7 +116,7 @@ def findings(graph: Graph, settings: Settings) -> list[Finding]:
 
 
 def values_table(graph: Graph, settings: Settings, *, everything: bool = False) -> str:
-    """Return each component's values and where they came from; secrets are not shown."""
+    """Return each component's settings with their sources; secrets are masked."""
     lines = [f"topology {graph.name}"]
     lines += _values(settings.run, ("run",), everything)
     for component in graph.components.values():
@@ -139,12 +138,12 @@ def _values(resolved: Resolved, scopes: tuple[str, ...], everything: bool) -> It
 
 
 def values_of(resolved: Resolved, scopes: tuple[str, ...], everything: bool) -> Iterator[tuple[str, Any, str]]:
-    """Yield key, value and source of each setting that a component of these scopes reads; secrets are among them.
+    """Yield key, value and source of a component's settings, including secrets.
 
     Args:
-        resolved: its values.
-        scopes: the prefixes of its settings.
-        everything: also what is as by default.
+        resolved: its settings.
+        scopes: the prefixes of the settings that it reads.
+        everything: whether to include defaults.
     """
     for key, value in sorted(resolved.values.items()):
         if key in UI_KEYS or key in KRYO:  # Storm requires these of a spout; users do not set them

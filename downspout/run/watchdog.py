@@ -1,24 +1,25 @@
-"""A thread beside the loop: it answers signals at once, and notices a component that does not return.
+"""A watchdog thread: it answers signals at once, and detects a component's call that does not return.
 
-The loop is one thread, and a bolt may keep it: in ``time.sleep``, in a read from a socket, in an endless loop, in C
-code that no signal interrupts. What must go on nevertheless is done here.
+The loop is one thread, and a bolt may block it: in ``time.sleep``, in a read from a socket, in an endless loop, in C
+code that no signal interrupts.
 
 ===========================================  ======================================================================
-it sees                                      and then
+event                                        action
 ===========================================  ======================================================================
-one call of a component, ``run.stuck_s``     a warning names component, record and line; again when that has doubled
-the first SIGINT or SIGTERM                  it says what is waited for, for how long, and how to stop at once
-``run.drain_s`` and GRACE_S later,           it interrupts that call, again and again. The run ends: what is acked
-the loop is still in a call                  is committed, the rest comes again at the next start
-a second signal, or an interrupt,            it lets the spouts commit in the loop's place, for LAST_S
-and END_S later the loop is still there      at most, and ends the process
+one call of a component takes                a warning names component, record and line; another one follows each
+``run.stuck_s``                              time the duration has doubled
+the first SIGINT or SIGTERM                  a message says what the run waits for, how long, and how to stop at once
+``run.drain_s`` and GRACE_S later,           it interrupts that call, repeatedly. The run ends: acked records are
+the loop is still in a call                  committed, the others are processed again at the next start
+END_S after a second signal or an            it makes the spouts commit in this thread, within LAST_S, and ends the
+interrupt, the loop has not ended            process
 ===========================================  ======================================================================
 
-Signals reach it through ``signal.set_wakeup_fd``: Python's own handlers run in the main thread, and only between two of
-its instructions. A call is interrupted by a signal to that thread, whose handler raises KeyboardInterrupt.
+Signals reach it through ``signal.set_wakeup_fd``: Python's own handlers run in the main thread, between two of its
+instructions. To interrupt a call, it sends a signal to the loop's thread, whose handler raises KeyboardInterrupt.
 
-**A race.** The loop may leave the call, and begin to end, just before it is interrupted. So the handler, which runs in
-the loop's thread, looks whether the end has begun, and then raises nothing.
+**A race.** The loop may return from the call and begin to shut down just before it is interrupted. The handler, which
+runs in the loop's thread, therefore raises nothing once the shutdown has begun.
 """
 
 from __future__ import annotations
@@ -51,40 +52,40 @@ if TYPE_CHECKING:
     from downspout.engine.loop import Engine
 
 LOOK_S = 0.5
-GRACE_S = 1.0  # How long beyond ``run.drain_s`` a call may take: a loop that only has much to do ends by itself
-INTERRUPT_EVERY_S = 2.0  # A component that swallows the interrupt is interrupted again after so long
-END_S = 4.0  # How long the loop may take to begin to end once it is interrupted, or asked twice …
-CLOSE_S = 10.0  # … and how long to end: commits, what components do as they are closed
-END_IN_ORDER_S = 60.0  # The same beyond ``run.drain_s`` where it was asked once
-LAST_S = 6.0  # How long spouts may take to commit where the loop does not end
+GRACE_S = 1.0  # How long beyond ``run.drain_s`` a call may take: a loop that is merely busy ends by itself
+INTERRUPT_EVERY_S = 2.0  # Time until a component that swallows the interrupt is interrupted again
+END_S = 4.0  # How long the loop may take to begin its shutdown after an interrupt or a second signal …
+CLOSE_S = 10.0  # … and how long the shutdown may take: commits, ``close`` of components
+END_IN_ORDER_S = 60.0  # How long beyond ``run.drain_s`` and GRACE_S it may take after one signal
+LAST_S = 6.0  # How long spouts may take to commit if the loop does not end
 log = logging.getLogger("downspout.engine")
 
 
 class Watchdog:
-    """Watches a run that another thread does."""
+    """Watches the loop of another thread."""
 
     def __init__(self, engine: Engine, thread: int, *, stuck_s: float, drain_s: float, supervised: bool) -> None:
         self._engine = engine
         self._thread = thread
         self._stuck_s = stuck_s  # a warning names a call that takes longer; 0: never
-        self._drain_s = drain_s  # how long the run may take to finish what is in flight
-        self._supervised = supervised  # a supervisor asks this process to end, and says how to stop it at once
+        self._drain_s = drain_s  # how long the run may take to finish the tuples in flight
+        self._supervised = supervised  # a supervisor stops this process, and says how to stop it at once
         self._place: ComponentCall | None = None
         self._beat: tuple[object, ...] = ()
         self._since = 0.0
         self._warn_at = stuck_s
         self._signals: list[int] = []
         self._interrupt_at = self._end_at = float("inf")
-        self._echoes = 0  # Signals that this thread has sent, and will hear of
+        self._echoes = 0  # Signals sent by this thread that it will hear itself
         self.interrupts = 0  # Interrupts that the handler has not raised yet
 
     @property
     def has_ended(self) -> bool:
-        """Whether the run has begun to end: then no interrupt is wanted."""
+        """Whether the shutdown has begun: then nothing is interrupted."""
         return self._engine.ending.has_begun
 
     def hang(self, now: float) -> str:
-        """Return what has kept the loop for ``run.stuck_s``, and where, without data; empty: nothing.
+        """Return the call that has blocked the loop for ``run.stuck_s``, without data of records; empty if none.
 
         For other threads, which show it to other programs.
         """
@@ -97,7 +98,7 @@ class Watchdog:
         return f"the loop has been blocked for {lasting(took)}"
 
     def look(self, now: float) -> None:
-        """See whether a call has not returned since the last look, and whether time is up."""
+        """Warn of a call that has not returned, and interrupt it or end the process if that is due."""
         frame = sys._current_frames().get(self._thread)
         place = current_call(frame) if frame is not None else None
         beat = (place.call if place else None, self._engine.beats, *(self._counts(place) if place else ()))
@@ -105,7 +106,7 @@ class Watchdog:
             self._beat, self._since, self._warn_at = beat, now, self._stuck_s
         self._place = place
         took = now - self._since
-        # What waits for a service that is away has a line already, which blames no record.
+        # A call that waits for a service that is away has a log line already, which blames no record.
         if place is not None and self._stuck_s and took >= self._warn_at and not OUTAGES.current():
             self._warn_at *= 2
             log.warning("%s", place.at_work(took))
@@ -120,7 +121,7 @@ class Watchdog:
         return task.emitted, task.executed, task.acked, len(getattr(task, "queue", ()))
 
     def hear(self, number: int, now: float) -> None:
-        """A signal has come."""
+        """Handle a signal."""
         if self._echoes:
             self._echoes -= 1
             return
@@ -145,7 +146,7 @@ class Watchdog:
         return what
 
     def _interrupt(self, now: float) -> None:
-        """Interrupt the call that keeps the loop."""
+        """Interrupt the call that blocks the loop."""
         if self._place is not None:
             log.warning("%s: interrupted, because run.drain_s has passed", self._place.at_work(now - self._since))
         self._end_at = min(self._end_at, now + END_S)
@@ -155,7 +156,7 @@ class Watchdog:
         signal.pthread_kill(self._thread, self._signals[0])
 
     def _end(self) -> None:
-        """The loop does not end: commit without it, and end the process."""
+        """Commit without the loop, which does not end, and end the process."""
         self._engine.ending.force_shutdown(LAST_S)
         where = f" ({self._place.at_work(time.monotonic() - self._since)})" if self._place is not None else ""
         again = "Records that are not committed will be processed again"
@@ -167,7 +168,7 @@ class Watchdog:
 
 @contextlib.contextmanager
 def watched(watchdog: Watchdog) -> Iterator[None]:
-    """Let an watchdog watch while the context lasts; it hears signals where this is the main thread."""
+    """Run a watchdog while the context lasts; it hears signals if this is the main thread."""
     ours, its = socket.socketpair()
     ours.setblocking(False)
     its.settimeout(LOOK_S)
@@ -194,7 +195,7 @@ def _watch(watchdog: Watchdog, end: socket.socket) -> None:
         else:
             if not heard:
                 return
-        watchdog.look(time.monotonic())  # so that it can say where the run is
+        watchdog.look(time.monotonic())  # first, so that ``hear`` can name the current call
         for number in heard:
             if number in (signal.SIGINT, signal.SIGTERM):
                 watchdog.hear(number, time.monotonic())
@@ -212,10 +213,10 @@ _METHODS = {"build": "initialize", "drain_due": "drain_at"}
 class ComponentCall:
     """A call of a component."""
 
-    task: Task  # whose component
-    method: str  # that was called, where it was given no tuple
-    tups: Sequence[Any]  # that it was given
-    line: str  # ``file:line`` of the user's code, or of what it calls where there is none
+    task: Task  # of the component
+    method: str  # the called method
+    tups: Sequence[Any]  # the tuples being processed
+    line: str  # ``file:line`` of the user's code, or of the innermost frame if none is the user's
 
     @property
     def name(self) -> str:
@@ -224,12 +225,12 @@ class ComponentCall:
 
     @property
     def call(self) -> tuple[object, ...]:
-        """What tells this call from another one of the same component."""
+        """A key that distinguishes this call from other calls of the same component."""
         return self.task.task_id, self.method, *(tup.id for tup in self.tups[:1])
 
     @property
     def what(self) -> str:
-        """What the component works on: a record, a tuple, or its method's name."""
+        """The record or tuple being processed, or else the method's name."""
         if not self.tups:
             return self.method
         more = f" and {counted(len(self.tups) - 1, 'more tuple')}" if len(self.tups) > 1 else ""
@@ -237,15 +238,15 @@ class ComponentCall:
 
     @property
     def doing(self) -> str:
-        """What it does and where, to follow on what it did."""
+        """The call as the end of a sentence: `` on clicks[0]@0 (bad.py:10)``."""
         return f" {'on' if self.tups else 'in'} {self.what} ({self.line})"
 
     def at_work(self, seconds: float, *, with_values: bool = True) -> str:
-        """Return how long it has worked, on what, and where: `b has worked on clicks[0]@0 for 30 s, bad.py:10`.
+        """Return the call as a sentence: ``b has worked on clicks[0]@0 for 30 s, bad.py:10``.
 
         Args:
             seconds: how long.
-            with_values: show what a tuple holds that has no place in Kafka; False: for other eyes than the log's.
+            with_values: whether to show the values of a tuple without Kafka coordinates; only for the log.
         """
         how = "has worked on" if self.tups else "has been in"
         what = self.what if with_values or not self.what.startswith("tuple ") else "a tuple"
@@ -253,7 +254,7 @@ class ComponentCall:
 
 
 def current_call(frame: FrameType | None) -> ComponentCall | None:
-    """Return the call of a component that a frame belongs to; None where it belongs to none."""
+    """Return the component call that a frame belongs to; None if it belongs to none."""
     inner: list[FrameType] = []
     at = frame
     while at is not None:
@@ -285,7 +286,7 @@ def _tuples(task: Task, frame: FrameType) -> list[Any]:
 
 
 def _record_of(task: Task, tup: Any) -> str:
-    """Return a tuple's coordinates in Kafka: its own, those of the record that it came of, else what it holds."""
+    """Return a tuple's Kafka coordinates, or those of its source record, or else its values."""
     text = about(tup)
     root = getattr(task, "held", {}).get(tup.id)
     if text.startswith("tuple ") and root is not None:
@@ -297,14 +298,14 @@ def _record_of(task: Task, tup: Any) -> str:
 
 
 def _line(inner: Sequence[FrameType]) -> str:
-    """Return the innermost line that is the user's own, given frames from the innermost one outwards."""
+    """Return the innermost line of the user's code, given frames from the innermost outwards."""
     own = (frame for frame in inner if not frame.f_code.co_filename.startswith((*_FOREIGN, "<")))
     frame = next(own, inner[0])
     return f"{short(frame.f_code.co_filename)}:{frame.f_lineno}"
 
 
 def short(file: str) -> str:
-    """Return a path from the working directory, where it is below that."""
+    """Return a path below the working directory as relative, any other unchanged."""
     try:
         relative = os.path.relpath(file)
     except (OSError, ValueError):

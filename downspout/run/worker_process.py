@@ -1,18 +1,16 @@
-"""A worker's process, as the supervisor sees it.
+"""A worker's process, and its messages to and from the supervisor.
 
-It is in a session of its own: Ctrl-C on the terminal reaches the supervisor alone, and all that a worker has started
-can be ended with it. What it writes to standard error comes through a pipe, and is written on with the worker's number;
-standard output is the supervisor's own.
+It has its own session: Ctrl-C on the terminal reaches only the supervisor, and a worker can be killed with all its
+child processes. The supervisor forwards its standard error, with the worker's number; it shares the supervisor's
+standard output.
 
-**The worker's side** is a run like any other, whose metrics go to the supervisor. If its supervisor has died (kill -9),
-nothing else would stop a worker. It sees the channel close, and ends in order as if it had got SIGTERM; if that takes
-too long, it kills itself. (PR_SET_PDEATHSIG would be Linux alone, and comes when the *thread* that started the worker
-ends.)
+**The worker's side** is an ordinary run that sends its metrics to the supervisor. If the supervisor is killed, the
+channel closes: then the worker sends itself SIGTERM, and if shutdown takes too long, SIGKILL. (PR_SET_PDEATHSIG exists
+only on Linux, and fires when the *thread* that started the worker ends.)
 
-**The messages** between supervisor and worker are lines of JSON over a socket pair. Down goes one line, the
-:class:`WorkerJob`. Up come a :class:`WorkerReport` twice a second, a last one, and the error that ended the worker, if
-one did. A supervisor that reads nothing (it may be stopped) holds no worker up: metrics that do not fit into the socket
-are left out.
+**The messages** are lines of JSON over a socket pair. The supervisor sends one, the :class:`WorkerJob`. The worker
+sends a :class:`WorkerReport` twice a second, a last one, and the error that ended it, if any. A suspended supervisor
+blocks no worker: reports that do not fit into the socket's buffer are dropped.
 """
 
 from __future__ import annotations
@@ -40,12 +38,12 @@ from downspout.errors import DownspoutError
 from downspout.run import runner
 from downspout.run.run_snapshots import metrics_of
 
-LINE_BYTES_MAX = 1024 * 1024  # A longer line of a worker is handed on in parts: a progress bar never ends its line
-READ_S_MAX = 2.0  # How long the output of a dead process is read; another process may hold its pipes open
+LINE_BYTES_MAX = 1024 * 1024  # A longer line is forwarded in parts: a progress bar never ends its line
+READ_S_MAX = 2.0  # How long a dead process's output is read; another process may hold its pipes open
 
 
 class Worker(Protocol):
-    """One life of a worker, as the supervisor needs it."""
+    """One life of a worker."""
 
     pid: int
 
@@ -53,20 +51,20 @@ class Worker(Protocol):
         """Return the exit code, or None while it runs."""
 
     def take(self) -> list[WorkerMessage]:
-        """Return its messages since the last call; of a dead one, all that are left."""
+        """Return its new messages; after its death, all that are left."""
 
     def ask_to_end(self) -> None:
-        """Let it finish what is in flight; asked twice, it stops at once."""
+        """Ask it to drain and stop; asked twice, it stops at once."""
 
     def kill(self) -> None:
-        """End it and all that it has started, now; return when it is gone."""
+        """Kill it and its child processes; return when it is gone."""
 
     def close(self) -> None:
-        """Release it, once it is gone."""
+        """Release its resources, once it is gone."""
 
 
 class WorkerProcess:
-    """A worker: ``downspout run TARGET --member NUMBER``, with a channel to us."""
+    """A worker: ``downspout run TARGET --member NUMBER``, with a channel to the supervisor."""
 
     def __init__(self, number: int, job: WorkerJob, *, options: Sequence[str] = (), say: Callable[[str], None]) -> None:
         ours, its = socket.socketpair()
@@ -100,25 +98,25 @@ class WorkerProcess:
         return self._process.poll()
 
     def take(self) -> list[WorkerMessage]:
-        """Return its messages since the last call; of a dead one, all that are left."""
+        """Return its new messages; after its death, all that are left."""
         if self.poll() is not None:
             for thread in self._threads:
                 thread.join(READ_S_MAX)
         return [self._said.popleft() for _ in range(len(self._said))]
 
     def ask_to_end(self) -> None:
-        """Let it finish what is in flight; asked twice, it stops at once."""
+        """Ask it to drain and stop; asked twice, it stops at once."""
         self._process.send_signal(signal.SIGTERM)
 
     def kill(self) -> None:
-        """End it and all that it has started, now; return when it is gone."""
+        """Kill it and its child processes; return when it is gone."""
         if self.poll() is None:  # not reaped, so no other process has its number
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self.pid, signal.SIGKILL)
             self._process.wait()
 
     def close(self) -> None:
-        """Release it, once it is gone."""
+        """Release its resources, once it is gone."""
         self._channel.close()
 
     def _listen(self, job: WorkerJob) -> None:
@@ -149,7 +147,7 @@ class Reporter:
         self._engine: Engine | None = None
 
     def update(self, engine: Engine) -> None:
-        """Send the metrics where it is time."""
+        """Send the metrics if it is time."""
         self._engine = engine
         now = engine.clock.monotonic()
         if now >= self._due:
@@ -157,7 +155,7 @@ class Reporter:
             self._uplink.report(self._report(engine))
 
     def finish(self, result: RunResult | None, error: DownspoutError | None = None) -> None:
-        """Send the last metrics; of a run without a result, those as of now."""
+        """Send the last metrics; without a result, the current ones."""
         if self._engine is None and result is None:
             self._uplink.finish(None, error)
         elif self._engine is None:
@@ -174,7 +172,7 @@ class Reporter:
 
 def serve(descriptor: int, exit_code: Callable[[RunResult], int]) -> int:
     """Run as a worker; return the exit code."""
-    os.set_inheritable(descriptor, False)  # what a bolt starts must not keep the channel open
+    os.set_inheritable(descriptor, False)  # a bolt's child processes must not keep the channel open
     end = socket.socket(fileno=descriptor)
     job = read_job(end)
     if job is None:
@@ -195,13 +193,13 @@ def serve(descriptor: int, exit_code: Callable[[RunResult], int]) -> int:
 
 
 def _watch(end: socket.socket, seconds: float) -> None:
-    """Wait until the supervisor is gone, then end this process in order; after some time, kill it."""
+    """Wait until the supervisor is gone, then send this process SIGTERM, and SIGKILL after ``seconds``."""
     try:
         while end.recv(1):
             continue
     except OSError:  # reset
         pass
-    # Nothing reads our standard error now: a write into the pipe would raise in the component that writes.
+    # The reader of our standard error is gone: a write into the pipe would raise in the component that writes.
     os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
     os.kill(os.getpid(), signal.SIGTERM)
     time.sleep(seconds)
@@ -210,36 +208,36 @@ def _watch(end: socket.socket, seconds: float) -> None:
 
 # --- messages ---
 
-LAST_REPORT_S = 10  # How long a worker's last report may wait for a supervisor that reads nothing
+LAST_REPORT_S = 10  # How long a worker's last report may wait for a supervisor that does not read
 CHUNK = 65_536
 
 
 @dataclass(frozen=True)
 class WorkerJob:
-    """What a worker is to do."""
+    """A worker's instructions."""
 
     target: str  # the file, or module and class, of the topology
-    topology: str | None  # which class, where the file holds several
+    topology: str | None  # the class, if the file has several
     overrides: Sequence[str]  # ``--set`` options, those of the supervisor's plan last
     options: Mapping[str, Any]  # values of ``run.*`` settings
-    # when it stops by itself: the fields of the engine's ``Bounds``
+    # when it stops: the fields of the engine's ``Bounds``
     bounds: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class WorkerReport:
-    """A worker's metrics as of one moment."""
+    """A worker's metrics at one moment."""
 
-    result: RunResult  # what would be its outcome if it ended now
-    # by component, tuples that wait, and tuples held
+    result: RunResult  # as if it ended now
+    # by component: queued tuples, and held tuples
     queues: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     latencies: Mapping[int, float] = field(default_factory=dict)  # trees by bucket
-    stopping: bool = False  # whether it is on its way out
-    is_last: bool = False  # whether it has ended in order with this
+    stopping: bool = False
+    is_last: bool = False  # whether the worker has ended in order
 
     @classmethod
     def from_dict(cls, stored: Mapping[str, Any]) -> WorkerReport:
-        """Return what ``asdict`` made of one, after its way through JSON."""
+        """Return the result of ``asdict``, which has passed through JSON, as a WorkerReport."""
         return cls(
             result=RunResult.from_dict(stored["result"]),
             queues={name: (queued, held) for name, (queued, held) in stored["queues"].items()},
@@ -260,7 +258,7 @@ class WorkerMessage(NamedTuple):
 
 
 def send_job(end: socket.socket, job: WorkerJob) -> None:
-    """Send a worker that was just started its job; a worker that is dead already is noticed elsewhere."""
+    """Send a new worker its job; the supervisor's poll notices if it is dead already."""
     try:
         end.sendall(_line(asdict(job)))
     except OSError:
@@ -268,7 +266,7 @@ def send_job(end: socket.socket, job: WorkerJob) -> None:
 
 
 def messages(end: socket.socket) -> Iterator[WorkerMessage]:
-    """Yield a worker's messages until it is gone. A line that it could not finish is ignored."""
+    """Yield a worker's messages until it is gone; an incomplete last line is ignored."""
     for line in _lines(end):
         stored = json.loads(line)
         if "error" in stored:
@@ -278,7 +276,7 @@ def messages(end: socket.socket) -> Iterator[WorkerMessage]:
 
 
 def error_from(stored: Mapping[str, Any]) -> DownspoutError:
-    """Return the error that a worker has described, of the most specific of our classes.
+    """Return the error that a worker has described, of its class.
 
     >>> error_from({"kind": "SinkError", "message": "the disk is full", "cure": "more space", "exit_code": 7})
     SinkError('the disk is full. Try: more space')
@@ -290,7 +288,7 @@ def error_from(stored: Mapping[str, Any]) -> DownspoutError:
 
 
 def described(error: DownspoutError) -> dict[str, Any]:
-    """Return an error as :func:`error_from` takes it."""
+    """Return an error in the form that :func:`error_from` takes, under the most specific of our classes."""
     kind = next(cls.__name__ for cls in type(error).__mro__ if vars(errors).get(cls.__name__) is cls)
     return {"kind": kind, "message": error.message, "cure": error.cure, "exit_code": error.exit_code}
 
@@ -299,7 +297,7 @@ def described(error: DownspoutError) -> dict[str, Any]:
 
 
 def read_job(end: socket.socket) -> WorkerJob | None:
-    """Return the job; None if the supervisor is gone before it has sent one."""
+    """Return the job; None if the supervisor died before sending one."""
     line = next(_lines(end), None)
     return None if line is None else WorkerJob(**json.loads(line))
 
@@ -310,17 +308,17 @@ class Uplink:
     def __init__(self, end: socket.socket) -> None:
         self._end = end
         self._rest = b""
-        # Not settimeout: that would hold for the thread that listens on the same socket too.
+        # Not settimeout: that would apply to the thread that listens on the same socket too.
         end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("ll", LAST_REPORT_S, 0))
 
     def report(self, report: WorkerReport) -> None:
-        """Send metrics, if that takes no waiting."""
+        """Send metrics if that does not block."""
         if self._flush(socket.MSG_DONTWAIT):
             self._rest = _line(asdict(report))
             self._flush(socket.MSG_DONTWAIT)
 
     def finish(self, report: WorkerReport | None, error: DownspoutError | None = None) -> None:
-        """Send the last messages, and wait at most LAST_REPORT_S until they are taken."""
+        """Send the last messages, waiting at most LAST_REPORT_S."""
         if report is not None:
             self._rest += _line(asdict(report))
         if error is not None:
@@ -328,7 +326,7 @@ class Uplink:
         self._flush(0)
 
     def _flush(self, flags: int) -> bool:
-        """Send what is left; return whether all of it is sent. That the supervisor is gone is noticed elsewhere."""
+        """Send the rest; return whether all was sent. ``_watch`` notices if the supervisor is gone."""
         try:
             while self._rest:
                 self._rest = self._rest[self._end.send(self._rest, flags) :]

@@ -166,7 +166,7 @@ def test_no_local_variable_outlives_its_error() -> None:
 
 def test_what_is_remembered_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     """Code that is made anew for each record, or endless recursion, does not fill the memory."""
-    monkeypatch.setattr(runtime, "WAYS_MAX", 10)
+    monkeypatch.setattr(runtime, "PATHS_MAX", 10)
     made = Stacks()
     for number in range(100):
         scope: dict[str, Callable[[], None]] = {}
