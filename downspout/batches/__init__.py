@@ -1,13 +1,13 @@
 """Batch transactions as in Storm's Trident: numbered batches of records, committed strictly in order.
 
-``core`` decides: no I/O, no clock; ``core.protocol`` has what travels between the components. ``stores`` holds the two
-ports.
+``core`` has the decisions, without I/O or clock; ``core.protocol`` defines the components' messages and ``stores`` the
+two ports.
 
 To change which offsets are in a batch (batch ranges): batch_ranges.py
 To change how many records a batch has: batch_reader.py
 To change where a partition starts in a batch: batch_reader.py
 To change when a batch begins and commits: core/coordinator.py
-To change what a repeated batch does to a value: core/state_values.py
+To change how a repeated batch updates a value: core/state_values.py
 To change when a late attempt is refused: sql_state.py
 """
 

@@ -1,16 +1,16 @@
-"""An emitter task at work: which records of its partitions are in a batch, and what is stored of that.
+"""An emitter task: which records of its partitions are in a batch, and which ranges are stored.
 
-*Transactional*: the ranges are stored before anything is emitted, and an attempt that finds them stored reads exactly
-those records. *Opaque*: the ranges are kept in memory, and stored when the batch is committed; each attempt reads what
-comes after the batch before, and may leave out a partition that cannot be read.
+*Transactional*: the ranges are stored before anything is emitted; an attempt that finds stored ranges reads exactly
+those records. *Opaque*: the ranges are kept in memory, and stored when the batch is committed; each attempt reads on
+from the previous batch, and may leave out a partition that cannot be read.
 
-Where a batch begins is known from the batch before it: from memory, if this process has seen its latest attempt, or
-from the store. If neither knows it, because the process was restarted between two batches that are not committed, two
-batches may overlap in memory; but the commit of the first then finds a task that has not seen its beginning, fails,
-and all later ones are given up with it.
+A batch begins where the previous one ended, according to memory (if this process has seen its latest attempt) or the
+store. If neither knows, because the process was restarted between two uncommitted batches, the two may overlap in
+memory. But then the commit of the first one fails, because this task has not seen its beginning, and all later ones
+are given up with it.
 
-A range names Kafka's id of its topic (see ``batch_reader``). The id is asked for before the logs are, and
-again when records were read. If it is another one by then, they may be of either topic, and the attempt fails.
+A range has Kafka's id of its topic (see ``batch_reader``). The id is read before the log's offsets and again after
+reading records. If it has changed, the records may be of either topic, and the attempt fails.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ from downspout.spout.settings import is_named, offsets_of
 from downspout.spout.starting import another
 
 GONE_S = 10.0
-"""A topic that is not there for so long was deleted. One answer proves nothing: a broker may not know it yet."""
+"""A topic missing for this long counts as deleted. One answer proves nothing: a broker may not know the topic yet."""
 TIME_SHARE = 1 / 3
-"""How much of the message timeout may pass while the records of a batch that is tried again are waited for."""
+"""The share of the message timeout that a retried batch may wait for its records."""
 
 Stored: TypeAlias = Mapping[PartitionId, Mapping[int, BatchRange]]
 Ranges: TypeAlias = dict[TopicPartition, BatchRange]
@@ -47,7 +47,7 @@ Records: TypeAlias = dict[TopicPartition, list[Record]]
 
 
 class NotYetError(Exception):
-    """The records of a batch cannot be read now: the attempt fails, and the next one begins anew."""
+    """The records of a batch cannot be read now: this attempt fails, and the next one tries again."""
 
 
 class Emitting:
@@ -72,16 +72,16 @@ class Emitting:
         stops = offsets_of("kafka.stop_offsets", settings["stop_offsets"]) if setup.kafka.bounded else {}
         self._stops: Mapping[TopicPartition, int] = stops
         self._batches = EmitterBatches[TopicPartition]()
-        self._partitions: list[TopicPartition] = []  # all of them
-        self._mine: list[TopicPartition] = []
-        self._ids: dict[str, str] = {}  # by topic, as of the last look at it
-        self._missing: dict[str, float] = {}  # topics that are not there, and since when
+        self._partitions: list[TopicPartition] = []  # of the batch
+        self._mine: list[TopicPartition] = []  # of this task
+        self._ids: dict[str, str] = {}  # last known id of each topic
+        self._missing: dict[str, float] = {}  # missing topics, and since when
         self._has_looked_for_vanished = False
         self._asks_one_by_one = False  # since a partition could not be read
-        self._logs_seen: dict[TopicPartition, tuple[int, int]] = {}  # their begins and ends, as of the last batch
-        self._done: dict[TopicPartition, int] = {}  # the offset after the records of batches that are done
-        self._committed: set[TopicPartition] = set()  # those that a batch was committed of, by this process or before
-        self._emitted: dict[TopicPartition, int] = {}  # the last offset of the latest attempt that has any
+        self._logs_seen: dict[TopicPartition, tuple[int, int]] = {}  # begin and end of each log at the last batch
+        self._done: dict[TopicPartition, int] = {}  # the offset after the committed batches
+        self._committed: set[TopicPartition] = set()  # partitions with a committed batch, of this process or earlier
+        self._emitted: dict[TopicPartition, int] = {}  # the last emitted offset
         self._times: dict[TopicPartition, ReadTimes] = {}
 
     # --- a batch ---
@@ -90,7 +90,7 @@ class Emitting:
         """Return the records of this task in an attempt; None: it is stale.
 
         Args:
-            attempt: which one.
+            attempt: the attempt.
             epoch: of its coordinator.
             partitions: all partitions of the batch, as ``[topic, partition]``.
 
@@ -98,7 +98,7 @@ class Emitting:
             DataLossError: records are gone.
             NotYetError: records cannot be read yet.
             KafkaError: the broker refuses, or does not answer.
-            BatchStoreError: the store does not do as it is asked.
+            BatchStoreError: the store failed.
         """
         if not self._batches.hear(attempt):
             return None
@@ -122,18 +122,18 @@ class Emitting:
         return records
 
     def topic_id(self, topic: str) -> str:
-        """Return Kafka's id of the topic that the last batch has records of; empty where unknown."""
+        """Return Kafka's id of a topic as of the last batch; empty if unknown."""
         return self._ids.get(topic, "")
 
     @property
     def lag(self) -> int | None:
-        """How many offsets lie between what is done and the ends of the logs; None until each partition was read."""
+        """Offsets between the committed batches and the ends of the logs; None until each partition was read."""
         if not self._mine or not self._logs_seen.keys() >= set(self._mine):
             return None
         return sum(max(0, self._logs_seen[tp][1] - self._done[tp]) for tp in self._mine)
 
     def by_partition(self) -> dict[str, dict[str, Any]]:
-        """Return where batches stand in each partition of this task; ``downspout.metrics`` explains the names."""
+        """Return the metrics of each partition of this task; ``downspout.metrics`` explains the names."""
         in_flight, fetches = self._batches.in_flight(), self._consumer.fetches.by_partition
         found = {}
         for tp in self._mine:
@@ -154,10 +154,10 @@ class Emitting:
         return found
 
     def _look_at_topics(self) -> None:
-        """Ask for the ids of topics, and drop what was fetched of one that was created again."""
+        """Read the ids of topics, and drop the records fetched from one that was created again."""
         now = ids_of(self._consumer, self._mine)
         self._reader.forget([tp for tp in self._mine if another(self._ids.get(tp.topic, ""), now.get(tp.topic, ""))])
-        # Where a topic is not there for a moment, its former id stays known: it may come back as another one.
+        # The id of a missing topic is kept: the topic may come back with another id.
         at = self._clock.monotonic()
         self._missing = {tp.topic: self._missing.get(tp.topic, at) for tp in self._mine if tp.topic not in now}
         self._ids.update(now)
@@ -166,15 +166,15 @@ class Emitting:
         return topic in self._missing and self._clock.monotonic() - self._missing[topic] >= GONE_S
 
     def _need(self, partitions: Collection[TopicPartition]) -> None:
-        """Raise an UnknownTopicOrPartitionError, which passes, where a topic is not there."""
+        """Raise an UnknownTopicOrPartitionError, which is retried, if a topic is missing."""
         if missing := sorted({tp.topic for tp in partitions}.intersection(self._missing)):
             raise errors.UnknownTopicOrPartitionError(", ".join(missing))
 
     def _check_topics(self, partitions: Collection[TopicPartition]) -> None:
-        """See that the topics of records that were read are still those whose ids are known.
+        """Check that the topics of the records just read still have their known ids.
 
         Raises:
-            NotYetError: one was deleted, or created again, meanwhile.
+            NotYetError: one was deleted or created again meanwhile.
         """
         now = ids_of(self._consumer, partitions)
         for topic in sorted({tp.topic for tp in partitions}):
@@ -182,7 +182,7 @@ class Emitting:
                 raise NotYetError(f"topic {topic} was deleted or created again while it was read")
 
     def _fresh(self, txid: int, epoch: int, stored: Stored) -> tuple[Ranges, Records]:
-        """Read what comes after the batch before."""
+        """Read on from the previous batch."""
         return self._read(txid, stored, self._mine)
 
     def _read(self, txid: int, stored: Stored, partitions: Collection[TopicPartition]) -> tuple[Ranges, Records]:
@@ -190,7 +190,7 @@ class Emitting:
             return {}, {}
         before = {tp: self._before(tp, txid, stored) for tp in partitions}
         if self._setup.is_transactional:
-            # Another attempt is to hold the same: what is to be stored of a partition must be known.
+            # Later attempts must have the same records, so each partition's range must be known now.
             self._need([tp for tp in partitions if before[tp] is None and not self._was_deleted(tp.topic)])
             before = {tp: before[tp] or self._nothing_of(tp) for tp in partitions}
         logs = self._logs(partitions)
@@ -207,7 +207,7 @@ class Emitting:
         read = self._reader.fresh(starts, ends, limits)
         self._check_topics([tp for tp, each in read.items() if each.records])
         ranges = {tp: self._range(tp, each.records, each.position) for tp, each in read.items()}
-        # A partition that cannot be read now has no records in the batch, and its next offset stays.
+        # A partition that cannot be read now has no records in the batch, and keeps its next offset.
         kept = {tp: it for tp, it in before.items() if it is not None and tp not in starts}
         ranges.update({tp: BatchRange.empty(it.next, it.topology_id, it.topic_id) for tp, it in kept.items()})
         return ranges, {tp: each.records for tp, each in read.items()}
@@ -217,21 +217,21 @@ class Emitting:
         self._done.setdefault(tp, start)
 
     def _logs(self, partitions: Collection[TopicPartition]) -> Logs:
-        """Ask where logs begin and end. Partitions of topics that are not there are missing in the answer; in an opaque
-        batch also others that cannot be read.
+        """Return the begins and ends of logs, without partitions of missing topics; for an opaque batch also without
+        others that cannot be read.
 
         Raises:
             KafkaError: the broker does not answer.
         """
-        there = [tp for tp in partitions if tp.topic not in self._missing]
+        existing = [tp for tp in partitions if tp.topic not in self._missing]
         if self._setup.is_transactional:
-            return self._logs_at_once(there)
+            return self._logs_at_once(existing)
         if not self._asks_one_by_one:
             try:
-                return self._logs_at_once(there)
+                return self._logs_at_once(existing)
             except errors.KafkaError as error:
-                return self._logs_one_by_one(there, error)
-        return self._logs_one_by_one(there)
+                return self._logs_one_by_one(existing, error)
+        return self._logs_one_by_one(existing)
 
     def _logs_at_once(self, partitions: Collection[TopicPartition]) -> Logs:
         consumer = self._consumer
@@ -240,10 +240,10 @@ class Emitting:
     def _logs_one_by_one(
         self, partitions: Collection[TopicPartition], refused: errors.KafkaError | None = None
     ) -> Logs:
-        """Leave out partitions that cannot be read now; they keep their place, and the batch has what the others have.
+        """Return the begins and ends of logs, without partitions that cannot be read now; these keep their position.
 
-        Asked at once, the client waits for a leader until its time is over. So as long as one is missing, each batch
-        asks like this from the start.
+        A request for all partitions would wait for a missing leader until it times out. While one is missing, each
+        batch therefore uses this method from the start.
         """
         try:
             found = logs_one_by_one(self._setup.cluster, partitions, self._setup.reads_committed)
@@ -262,7 +262,7 @@ class Emitting:
         return BatchRange(records[0].offset, records[-1].offset, *ids, len(records))
 
     def _nothing_of(self, tp: TopicPartition) -> BatchRange | None:
-        """Return the range of a partition whose topic was deleted before any batch had it."""
+        """Return an empty range for a partition of a topic that was deleted before its first batch."""
         return BatchRange.empty(0, self._setup.topology_id) if tp.topic in self._missing else None
 
     def _before(self, tp: TopicPartition, txid: int, stored: Stored) -> BatchRange | None:
@@ -271,10 +271,10 @@ class Emitting:
     # --- transactional ---
 
     def _transactional(self, txid: int, epoch: int, stored: Stored) -> tuple[Ranges, Records]:
-        """Read what is stored for the batch; of partitions without that, what comes next, which is stored first.
+        """Read the batch's stored ranges; read on in other partitions, and store their ranges first.
 
-        What another topology has stored is not emitted where reading begins anew: the batch's records come again with
-        all others, from where ``kafka.start`` says. (Storm: ``KafkaTridentSpoutEmitter.reEmitPartitionBatch``.)
+        Ranges stored by another topology are not emitted if this one starts anew: it reads their records again from
+        where ``kafka.start`` says. (Storm: ``KafkaTridentSpoutEmitter.reEmitPartitionBatch``.)
         """
         again: Ranges = {}
         left: Ranges = {}
@@ -291,10 +291,10 @@ class Emitting:
         return {**again, **left, **ranges}, {**self._again(txid, again), **records}
 
     def _again(self, txid: int, ranges: Ranges) -> Records:
-        """Read exactly the records of a batch that is tried again.
+        """Read exactly the records of a retried batch.
 
         Raises:
-            DataLossError: some of them are gone.
+            DataLossError: some are gone.
             NotYetError: some cannot be read yet.
             KafkaError: the broker does not answer.
         """
@@ -339,15 +339,15 @@ class Emitting:
     # --- commit and success ---
 
     def commit(self, attempt: Attempt, epoch: int) -> bool:
-        """Store the ranges of an opaque batch; return whether this process has seen all of it.
+        """Store the ranges of an opaque batch; return whether this process has seen its beginning.
 
         Raises:
-            BatchStoreError: the store does not do as it is asked.
+            BatchStoreError: the store failed.
         """
         ranges, txid = self._batches.to_commit(attempt), attempt.txid
         if ranges is None or self._setup.is_transactional:
             return ranges is not None
-        if attempt.attempt:  # an earlier one may have stored ranges of partitions that this one leaves out
+        if attempt.attempt:  # an earlier attempt may have stored ranges of partitions that this one leaves out
             left_out = [partition_id(*tp) for tp in self._mine if tp not in ranges]
             if self._setup.kafka.index == 0:
                 known = {partition_id(*tp) for tp in self._partitions}
@@ -359,7 +359,7 @@ class Emitting:
         return True
 
     def success(self, attempt: Attempt, epoch: int) -> None:
-        """Forget what lies below a transaction that is done."""
+        """Forget a transaction that is done; delete stored ranges below it."""
         done = self._batches.to_commit(attempt) or {}
         self.starts.committed(done)
         self._done.update({tp: found.next for tp, found in done.items()})
@@ -372,9 +372,9 @@ class Emitting:
             self._forget_vanished(epoch)
 
     def _forget_vanished(self, epoch: int) -> None:
-        """Delete the ranges of partitions that Kafka does not have, and that the settings do not name any more.
+        """Delete the ranges of partitions that Kafka does not have and the settings no longer name.
 
-        As long as the settings name the topic, the ranges tell another topic of that name from the former one.
+        While the settings name the topic, its ranges are needed to recognise a re-created topic.
         """
         known = {partition_id(*tp) for tp in self._partitions}
         vanished = []

@@ -1,12 +1,11 @@
-"""Where a partition starts in a batch, and how the records of batches are read.
+"""The start of a partition in a batch, and the reading of a batch's records.
 
-A batch starts after the batch before, or where ``kafka.start`` says. Offsets belong to one topic. If it is deleted and
-created again, another topic has its name: where the batch before ended says nothing about that one, whether its log is
-shorter or longer. So Kafka's id of the topic is kept with each range, and another id is lost data, as
-``kafka.on_data_loss`` says.
+A batch starts where the previous one ended, or where ``kafka.start`` says. If a topic is deleted and created again, the
+old offsets mean nothing in the new topic, whatever the length of its log. So each range is stored with Kafka's id of
+the topic, and a different id is treated as lost data (``kafka.on_data_loss``).
 
-As many records are read as are there, up to a limit, or exactly those between two offsets. What a poll brought and the
-batch has no room for waits for the next one, which mostly goes on there.
+A batch reads the available records up to a limit, or exactly those between two offsets. Polled records that do not fit
+are kept for the next batch.
 """
 
 from __future__ import annotations
@@ -26,9 +25,7 @@ from downspout.spout.starting import another
 
 
 def ids_of(consumer: ConsumerPort, partitions: Collection[TopicPartition]) -> dict[str, str]:
-    """Return Kafka's ids of the topics of partitions: empty where the brokers give none.
-
-    A topic that is not there at the moment is left out.
+    """Return Kafka's ids of the partitions' topics, without missing topics; an id is empty if the broker has none.
 
     Raises:
         KafkaError: the broker does not answer.
@@ -44,29 +41,29 @@ def ids_of(consumer: ConsumerPort, partitions: Collection[TopicPartition]) -> di
 
 
 class Decided(NamedTuple):
-    """Where the strategy has let a partition start."""
+    """A partition's start, as chosen by the strategy."""
 
     offset: int
     topic_id: str
 
 
 class _Moved(NamedTuple):
-    """Where a batch starts in a partition of which records are gone."""
+    """The start of a batch in a partition that has lost records."""
 
     txid: int
-    offset: int  # where it was to start
-    start: int  # where it starts
+    offset: int  # the start before the loss
+    start: int  # the start after it
 
 
 class Logs(NamedTuple):
-    """Where the logs of some partitions begin and end."""
+    """The begins and ends of some partitions' logs."""
 
     begins: Mapping[TopicPartition, int]
     ends: Mapping[TopicPartition, int]
 
 
 def logs_one_by_one(cluster: Cluster, partitions: Collection[TopicPartition], reads_committed: bool) -> Logs:
-    """Ask where logs begin and end, and leave out those of which Kafka does not say."""
+    """Return the begins and ends of logs, without those that Kafka does not return."""
     begins, ends = {}, {}
     found = cluster.describe_logs({tp.topic for tp in partitions})
     for tp in partitions:
@@ -78,7 +75,7 @@ def logs_one_by_one(cluster: Cluster, partitions: Collection[TopicPartition], re
 
 
 def goes_on(strategy: str, before: BatchRange, topology_id: str) -> bool:
-    """Return whether a topology's reading goes on at a range that is stored.
+    """Return whether a topology resumes at a stored range.
 
     >>> [goes_on(strategy, BatchRange(5, 9, "wc-1"), "wc-2") for strategy in ("EARLIEST", "UNCOMMITTED_EARLIEST")]
     [False, True]
@@ -95,7 +92,7 @@ class BatchStarts:
     """Decides where partitions start.
 
     Args:
-        settings: those of the scope ``kafka``.
+        settings: of the scope ``kafka``.
         topology_id: of this submit.
         log: for warnings.
     """
@@ -107,8 +104,8 @@ class BatchStarts:
         self._policy = at_start if settings["on_data_loss"] == "start" else settings["on_data_loss"]
         self._offsets = offsets_of("kafka.start_offsets", settings["start_offsets"])
         self._topology_id, self._log = topology_id, log
-        self._decided: dict[TopicPartition, Decided] = {}  # by the strategy, until a batch is committed
-        self._moved: dict[TopicPartition, _Moved] = {}  # likewise, where records were gone
+        self._decided: dict[TopicPartition, Decided] = {}  # until a batch is committed
+        self._moved: dict[TopicPartition, _Moved] = {}  # likewise
         self.lost = 0
 
     def of(
@@ -120,25 +117,25 @@ class BatchStarts:
         logs: Logs,
         consumer: ConsumerPort,
     ) -> int:
-        """Return where a partition starts.
+        """Return the offset at which a partition starts.
 
         Args:
             txid: the transaction.
             tp: the partition.
-            before: its range in the batch before; None: there is none.
-            topic_id: Kafka's id of its topic, as of now.
-            logs: where the logs begin and end.
-            consumer: asked where the strategy goes by time.
+            before: its range in the previous batch, if any.
+            topic_id: Kafka's current id of its topic.
+            logs: the begins and ends of the logs.
+            consumer: finds offsets by timestamp.
 
         Raises:
-            DataLossError: records are gone that were in no batch yet, and ``kafka.on_data_loss`` says ``fail``.
+            DataLossError: records that were in no batch yet are gone, and ``kafka.on_data_loss`` is ``fail``.
         """
         start = _start(self._strategy, before, self._topology_id)
         if start is Start.COMMITTED and before is not None:
             if another(before.topic_id, topic_id):
                 return self._created_again(tp, logs)
             return self._in_range(txid, tp, before.next, logs)
-        # A batch that is tried again starts where its first attempt did: the end of the log has moved on meanwhile.
+        # A retried batch starts where its first attempt did, although the end of the log has moved since.
         known = self._decided.get(tp)
         if known is None:
             known = Decided(self._by_strategy(txid, start, tp, logs, consumer), topic_id)
@@ -148,11 +145,11 @@ class BatchStarts:
         return self._in_range(txid, tp, known.offset, logs)
 
     def goes_on(self, before: BatchRange) -> bool:
-        """Return whether reading goes on at a batch that is stored: it is of this topology, or any one's counts."""
+        """Return whether reading resumes at a stored range: of this topology, or of any if the strategy allows it."""
         return goes_on(self._strategy, before, self._topology_id)
 
     def committed(self, partitions: Collection[TopicPartition]) -> None:
-        """Forget what was decided of these: what was stored counts from now on."""
+        """Forget the decisions about these partitions: from now on, their stored ranges count."""
         for tp in partitions:
             self._decided.pop(tp, None)
             self._moved.pop(tp, None)
@@ -168,7 +165,7 @@ class BatchStarts:
         return logs.begins[tp]
 
     def _created_again(self, tp: TopicPartition, logs: Logs) -> int:
-        """Return where to start in another topic of the same name: no batch has had anything of it."""
+        """Return the start in a re-created topic, of which no batch has read anything."""
         place = coordinates(tp.topic, tp.partition)
         if self._policy == "fail":
             raise DataLossError(
@@ -182,7 +179,7 @@ class BatchStarts:
     def _in_range(self, txid: int, tp: TopicPartition, offset: int, logs: Logs) -> int:
         begin, end, first = logs.begins[tp], logs.ends[tp], offset
         if (moved := self._moved.get(tp)) is not None and moved[:2] == (txid, offset):
-            # As for the strategy: what came since the first attempt is not lost, and what was lost is counted once.
+            # A retry starts where the first attempt did: later records are not lost, and losses are counted once.
             first = moved.start
         if begin <= first <= end:
             return first
@@ -206,21 +203,21 @@ POLL_RECORDS = 5_000
 
 
 class Read(NamedTuple):
-    """What was read of a partition."""
+    """The records read from a partition."""
 
     records: list[Record]
     position: int  # where the next batch starts
 
 
 class BatchLimits(NamedTuple):
-    """What a batch may hold of one partition."""
+    """The limits of a batch for one partition."""
 
     records: int
     bytes: int
 
     @classmethod
     def of(cls, records_max: int, bytes_max: int, partitions: int) -> BatchLimits:
-        """Return the share of each of so many partitions: at least one record.
+        """Divide a batch's limits among its partitions; each may have at least one record.
 
         >>> BatchLimits.of(10, 100, 3)
         BatchLimits(records=3, bytes=33)
@@ -229,7 +226,7 @@ class BatchLimits(NamedTuple):
 
 
 class _Taking:
-    """What a batch takes from one partition."""
+    """The records that a batch takes from one partition."""
 
     def __init__(self, limits: BatchLimits, end: int) -> None:
         self.records: list[Record] = []
@@ -237,7 +234,7 @@ class _Taking:
         self.is_full = False
 
     def take(self, ahead: deque[Record]) -> None:
-        """Take from what is there until a limit is reached."""
+        """Take fetched records until a limit is reached."""
         while ahead and not self.is_full:
             record = ahead[0]
             if record.offset >= self._end:
@@ -252,22 +249,22 @@ class _Taking:
 
 
 class BatchReader:
-    """Reads by assignment.
+    """Reads assigned partitions, without a group.
 
     Args:
         consumer: reads; nothing else uses it.
         clock: for time limits.
-        poll_ms: how long one poll waits; as long without anything new ends a batch.
+        poll_ms: the timeout of one poll; an empty poll ends a batch.
     """
 
     def __init__(self, consumer: ConsumerPort, clock: Clock, poll_ms: int) -> None:
         self._consumer, self._clock, self._poll_ms = consumer, clock, poll_ms
         self._ahead: dict[TopicPartition, deque[Record]] = {}
-        self._at: dict[TopicPartition, int] = {}  # where each goes on without a seek
-        self._placed: set[TopicPartition] = set()  # those that have a position
+        self._at: dict[TopicPartition, int] = {}  # next offset, readable without a seek
+        self._placed: set[TopicPartition] = set()  # partitions with a position
 
     def assign(self, partitions: Collection[TopicPartition]) -> None:
-        """Read these from now on."""
+        """Read these partitions from now on."""
         if self._ahead.keys() != set(partitions):
             self._consumer.assign(partitions)
             self._ahead = {tp: deque() for tp in partitions}
@@ -275,16 +272,16 @@ class BatchReader:
             self._placed = set()
 
     def position(self, tp: TopicPartition) -> int | None:
-        """Return where the next batch goes on in a partition; None: it was not read, or not to the end of a batch."""
+        """Return a partition's next offset; None if it was not read yet, or its last batch was interrupted."""
         return self._at.get(tp)
 
     def forget(self, partitions: Collection[TopicPartition]) -> None:
-        """Drop what is there of these: it is of another topic of the same name."""
+        """Drop the fetched records of these partitions: their topic was re-created."""
         for tp in partitions:
-            self._at.pop(tp, None)  # so the next batch seeks, and neither we nor the client have anything left
+            self._at.pop(tp, None)  # so the next batch seeks, which discards our buffer and the client's
 
     def _seek(self, tp: TopicPartition, offset: int) -> None:
-        # Forgotten until the batch is read: an error in between leaves a position behind what was taken already.
+        # ``_at`` is set again once the batch is read: after an error, records may have been taken beyond it.
         if self._at.pop(tp, None) != offset:
             self._consumer.seek(tp, offset)
             self._placed.add(tp)
@@ -293,9 +290,7 @@ class BatchReader:
     def fresh(
         self, starts: Mapping[TopicPartition, int], ends: Mapping[TopicPartition, int], limits: BatchLimits
     ) -> dict[TopicPartition, Read]:
-        """Read from these offsets on, up to the limits or to where the logs end.
-
-        A partition that brings nothing for the time of a poll is left as it is.
+        """Read from these offsets up to the limits or the ends of the logs, until a poll returns nothing.
 
         Raises:
             KafkaError: the broker refuses.
@@ -311,7 +306,7 @@ class BatchReader:
     def _read(
         self, taking: Mapping[TopicPartition, _Taking], at_end: set[TopicPartition], ends: Mapping[TopicPartition, int]
     ) -> None:
-        """Poll until each partition is full or at its end, or nothing new comes."""
+        """Poll until each partition is full or at its end, or a poll makes no progress."""
         consumer = self._consumer
         while True:
             for tp in taking.keys() - at_end:
@@ -335,14 +330,14 @@ class BatchReader:
         paused = consumer.paused()
         if resumed := needs & paused:
             consumer.resume(resumed)
-        for tp in others - self._placed:  # a poll is an error as long as one has no position, though it is paused
+        for tp in others - self._placed:  # a poll raises if any partition has no position, even a paused one
             consumer.seek(tp, 0)
             self._placed.add(tp)
         if others := others - paused:
             consumer.pause(others)
 
     def _result(self, tp: TopicPartition, records: list[Record]) -> Read:
-        """Return what was read, and note where the partition goes on."""
+        """Return the records, and remember the partition's next offset."""
         if records:
             position = records[-1].offset + 1
         else:
@@ -354,11 +349,11 @@ class BatchReader:
     def exactly(
         self, wanted: Mapping[TopicPartition, tuple[int, int]], until_s: float
     ) -> dict[TopicPartition, list[Record]] | None:
-        """Read the records between two offsets, both included; None: time is over and they have not all come.
+        """Read the records from a first to a last offset, inclusive; None if they have not all come in time.
 
         Args:
             wanted: first and last offset of each partition.
-            until_s: when to give up, by the clock's monotonic time.
+            until_s: when to give up, in the clock's monotonic time.
 
         Raises:
             KafkaError: the broker refuses.

@@ -1,9 +1,8 @@
-"""The coordinator at work: the state machine of ``core.coordinator``, joined with a store, a source, and a clock.
+"""The batch coordinator: connects the state machine of ``core.coordinator`` to a store, a source and a clock.
 
-One call of :meth:`Coordinating.turn` is one turn: take the claim, do what is due, begin a batch. What the state machine
-asks for is done in its order, and nothing past a write that has not succeeded: a store that is locked or away for a
-while holds up all that depends on it. :class:`KafkaSource` knows of Kafka what a coordinator must: the partitions of
-its topics, and where a bounded run ends.
+Each call of :meth:`Coordinating.turn` takes the claim, performs due actions, and begins a batch. Actions are performed
+in the state machine's order, none before the preceding write has succeeded: a store that is locked or away delays
+everything after it. :class:`KafkaSource` provides the partitions of the topics, and the end of a bounded run.
 """
 
 from __future__ import annotations
@@ -41,25 +40,25 @@ from downspout.spout.settings import offsets_of
 from downspout.spout.starting import another, missing_topics, no_topic
 
 AGAIN_MS = 200
-"""How long a store is left alone that could not be written."""
+"""Wait after a failed write to the store."""
 
 
 class BatchSource(Protocol):
-    """What a coordinator knows of the source that its emitter reads."""
+    """The source that the emitter reads, as the coordinator sees it."""
 
     def partitions(self, now: int) -> Sequence[Any] | None:
-        """Return the partitions as of now, in an order that does not change; None: not known yet."""
+        """Return the current partitions, in a stable order; None: not known yet."""
 
     def is_ready(self, txid: int) -> bool:
         """Return whether a transaction may begin."""
 
     def end_reached(self, current: int) -> bool:
-        """Return whether a bounded run has all up to its end in transactions before ``current``."""
+        """Return whether the transactions before ``current`` reach the end of a bounded run."""
 
 
 @dataclass
 class BatchMetrics:
-    """What a coordinator counts."""
+    """A coordinator's counters."""
 
     succeeded: int = 0
     failed: int = 0
@@ -69,7 +68,7 @@ class BatchMetrics:
 
 @dataclass
 class _Begun:
-    """What is known of a transaction that is active."""
+    """An active transaction: its partitions and when it began."""
 
     partitions: Sequence[Any]
     at: int
@@ -81,9 +80,9 @@ class Coordinating:
     Args:
         store: their metadata.
         owner: the topology's id.
-        source: what the emitter reads.
+        source: read by the emitter.
         emit: emits values to a stream, with a message id or None.
-        settings: those of the scope ``batch``.
+        settings: of the scope ``batch``.
         log: for warnings.
     """
 
@@ -107,24 +106,24 @@ class Coordinating:
         self._epoch: int | None = None
         self._due: deque[Action] = deque()
         self._begun: dict[int, _Begun] = {}
-        self._raised_in: Counter[int] = Counter()  # attempts of a transaction in which a bolt has raised
+        self._raised_in: Counter[int] = Counter()  # attempts in which a bolt has raised, by transaction
         self._begin_at = self._again_at = 0
-        self._done = 0  # the last transaction that is done, as long as nothing of those before it is deleted
+        self._done = 0  # the last finished transaction, until the metadata below it is deleted
         self._has_ended = False
-        self._may_begin = 0  # so many batches, at acks
+        self._may_begin = 0  # how many batches acks may still begin before the next turn
         self.metrics = BatchMetrics()
 
     # --- turns ---
 
     def turn(self, now: int, *, begins: bool = True) -> None:
-        """Do what is due at a time in milliseconds.
+        """Perform due actions.
 
         Args:
-            now: on a clock that never goes back.
+            now: milliseconds on a monotonic clock.
             begins: whether batches may begin.
 
         Raises:
-            BatchStoreError: the store does not do as it is asked, and another try will not help.
+            BatchStoreError: the store failed, and a retry will not help.
             StaleCoordinatorError: another process coordinates these batches.
         """
         self._may_begin = self._max_active if begins else 0
@@ -138,7 +137,7 @@ class Coordinating:
         self._clean()
 
     def _unless_away(self, now: int, work: Callable[[], None]) -> None:
-        """Do some work, unless the store could not be written a moment ago."""
+        """Call ``work``, unless the store failed within the last AGAIN_MS."""
         if now < self._again_at:
             return
         try:
@@ -147,12 +146,12 @@ class Coordinating:
             if not error.passes:
                 raise
             self._again_at = now + AGAIN_MS
-            # Of a database that is away, full or locked the log tells already (``told``).
+            # A database that is away, full or locked is logged already (``told``).
             if not isinstance(error.__cause__, PassesError) and self._throttle.due("store", now):
                 self._log.warning("%s; retrying", error)
 
     def _claim(self) -> None:
-        """Take the claim, and what is stored, once."""
+        """Take the claim and load the stored state, once."""
         if self._epoch is None:
             epoch = self._store.claim(self._owner)
             state = self._store.load_coordinator() or CoordinatorState()
@@ -187,14 +186,14 @@ class Coordinating:
         self._done = attempt.txid
 
     def _clean(self) -> None:
-        """Delete what is stored of transactions that are done; the next batch has begun meanwhile."""
+        """Delete the metadata of finished transactions, after beginning the next batch."""
         if self._done and self._is_transactional:
             assert self._epoch is not None
             self._store.delete_below(self._epoch, self._done, ())
         self._done = 0
 
     def _begin(self, now: int) -> bool:
-        """Begin the next batch, if it is time; return whether it was."""
+        """Begin the next batch if it may begin now; return whether it did."""
         txid = self._coordinator.next_txid()
         if txid is None or now < self._begin_at or self.end_reached() or not self._source.is_ready(txid):
             return False
@@ -203,8 +202,8 @@ class Coordinating:
             return False
         others = [self._begun[attempt.txid].partitions for attempt, _ in self._coordinator.active]
         if others and others[-1] != partitions:
-            # A partition may go from one task to another now. The other task would not know where it stands, as long as
-            # batches that hold it are not committed.
+            # Partitions may move between tasks now. Until their batches are committed, the new task would not know
+            # their positions.
             return False
         self._begin_at = now + self._interval_ms
         self._begun[txid] = _Begun(partitions, now)
@@ -213,7 +212,7 @@ class Coordinating:
         return True
 
     def _partitions(self, txid: int, now: int) -> Sequence[Any] | None:
-        """Return the partitions of an attempt; None: they are not known yet."""
+        """Return the partitions of an attempt; None: not known yet."""
         assert self._epoch is not None
         if not self._is_transactional:
             return self._source.partitions(now)
@@ -229,13 +228,13 @@ class Coordinating:
     # --- answers ---
 
     def acked(self, tup_id: str, now: int) -> None:
-        """Take an ack; of an attempt that is not active it changes nothing.
+        """Handle an ack; it has no effect unless the attempt is active.
 
-        The next batch begins at once, so that there is always one active; but after a turn no more than may be active.
-        A run that stops gives no turns, and so comes to its end.
+        The next batch begins at once, so that one is always active; but between two turns no more than
+        ``batch.max_active`` begin, so a run that stops, and gives no more turns, ends.
 
         Args:
-            tup_id: of the tuple whose tree is complete.
+            tup_id: the message id of the complete tree.
             now: as in :meth:`turn`.
         """
         stream, attempt = of_message_id(tup_id)
@@ -250,7 +249,7 @@ class Coordinating:
             self._may_begin -= 1
 
     def failed(self, tup_id: str, failure: Failure | None, now: int) -> None:
-        """Take a fail; of an attempt that is not active it changes nothing.
+        """Handle a fail; it has no effect unless the attempt is active.
 
         Raises:
             ComponentError: a bolt has raised in too many attempts of this transaction.
@@ -264,7 +263,7 @@ class Coordinating:
         for each in given_up:
             self._begun.pop(each.txid)
         later = {each.txid for each in given_up}
-        # What is due and not emitted yet of an attempt that is given up, is not emitted. Its number stays stored.
+        # Due emits of attempts that are given up are dropped; their stored numbers stay.
         self._due = deque(each for each in self._due if isinstance(each, Store) or each.attempt.txid not in later)
         if failure is not None and failure.kind == "exception":
             self._raised(attempt, failure)
@@ -300,7 +299,7 @@ class Coordinating:
 
     @property
     def waits(self) -> bool:
-        """Whether nothing begins before a batch that is processed now is done."""
+        """Whether the next batch can begin only after one that is being processed."""
         is_full = self._coordinator.next_txid() is None or self._has_ended or not self._may_begin
         return is_full and any(status is Status.PROCESSING for _, status in self._coordinator.active)
 
@@ -322,7 +321,7 @@ class Coordinating:
         }
 
     def close(self) -> None:
-        """Give the claim back, and close the store."""
+        """Release the claim and close the store."""
         try:
             if self._epoch is not None:
                 self._store.release(self._epoch)
@@ -333,11 +332,11 @@ class Coordinating:
 
 
 class KafkaSource:
-    """Lists partitions. See :class:`downspout.batches.coordinating.BatchSource`.
+    """See :class:`BatchSource`.
 
     Args:
         setup: the settings.
-        consumer: asks Kafka; reads nothing.
+        consumer: for metadata only.
         store: the metadata of the batches.
         is_ready: the component's hook.
         log: for warnings.
@@ -358,12 +357,12 @@ class KafkaSource:
         self._known: list[list[Any]] | None = None
         self._look_at = 0
         self._ends: dict[TopicPartition, int] | None = None
-        self._ids: dict[str, str] = {}  # of the topics in whose logs these ends are
+        self._ids: dict[str, str] = {}  # of these ends' topics
         self._looked_for_end = 0
         self._missed: set[str] = set()
 
     def partitions(self, now: int) -> Sequence[Any] | None:
-        """Return the partitions; if Kafka does not answer, those that it last named.
+        """Return the partitions; if Kafka does not answer, the last known ones.
 
         Raises:
             BrokerError: Kafka refuses, or a bounded run lacks a topic.
@@ -387,12 +386,12 @@ class KafkaSource:
         if self._setup.kafka.bounded:
             self._bound(found)
         if found:
-            # A bounded run reads what was there at its start, so partitions that are added later are not in it.
+            # A bounded run reads only records that existed at its start, so it ignores partitions added later.
             self._known = [[*tp] for tp in found if self._ends is None or tp in self._ends]
         self._look_at = now + REFRESH_MS
 
     def _bound(self, found: Sequence[TopicPartition]) -> None:
-        """Let a bounded run end where the logs end now; later, where those of topics do that were created again."""
+        """Set the ends of a bounded run to the current ends of the logs; later, update those of re-created topics."""
         ids = ids_of(self._consumer, found)
         if self._ends is None:
             self._ends, self._ids = self._ends_of(found), ids
@@ -414,11 +413,11 @@ class KafkaSource:
 
     @property
     def ends(self) -> Mapping[TopicPartition, int] | None:
-        """Where a bounded run ends; None: it is not bounded, or that is not known yet."""
+        """The ends of a bounded run; None: it is not bounded, or they are not known yet."""
         return self._ends
 
     def end_reached(self, current: int) -> bool:
-        """Return whether a bounded run has all up to its end in transactions before ``current``. One read per commit.
+        """Return whether the transactions before ``current`` reach the end of a bounded run. Reads once per commit.
 
         Raises:
             BatchStoreError: the store does not answer.
@@ -431,9 +430,9 @@ class KafkaSource:
             done = {txid: found for txid, found in ranges.get(partition_id(*tp), {}).items() if txid < current}
             last = done[max(done)] if done else None
             if last is not None and not goes_on(self._settings["start"], last, self._setup.topology_id):
-                last = None  # another topology has read so far; this one begins anew
+                last = None  # stored by another topology; this one starts anew
             if last is not None and another(last.topic_id, self._ids.get(tp.topic, "")):
-                # Of the two, one is the topic that was created again. It ends elsewhere, if it is not the one we know.
+                # The topic was created again. If the known end is the old topic's, it must be updated.
                 self._look_at = 0
                 return False
             if end > 0 and (last is None or last.next < end):

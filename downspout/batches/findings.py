@@ -1,4 +1,4 @@
-"""Findings about topologies with batches; no broker and no store is asked."""
+"""Findings about topologies with batches, without access to broker or stores."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from downspout.findings import Finding
 from downspout.settings.table import parse_scope
 
 RECORDS_PER_S = 5_000
-"""So many records a batch of a simple topology gets through in a second on Storm, on a busy machine."""
+"""Throughput of a simple topology on Storm, on a busy machine."""
 
 
 def findings(graph: Graph, settings: Settings) -> Iterator[Finding]:
-    """Find what would keep batches from starting, from being committed, or from being exactly once."""
+    """Find problems that keep batches from starting, from being committed, or from being exactly once."""
     confs = {name: resolved.values for name, resolved in settings.components.items()}
     coordinators = [spout for spout in graph.spouts if reads(spout, "batch")]
     for spout in coordinators:
@@ -64,7 +64,7 @@ def _state(bolt: Component, conf: Mapping[str, Any]) -> Iterator[Finding]:
 
 
 def _behind_a_state(graph: Graph, bolt: Component) -> Iterator[Finding]:
-    """Find a state that gets tuples after their batch is committed."""
+    """Find states that get tuples from another state, after their batch is committed."""
     seen, left = {bolt.name}, [given.source for given in bolt.inputs]
     while left:
         source = graph.components.get(left.pop())
@@ -79,7 +79,7 @@ def _behind_a_state(graph: Graph, bolt: Component) -> Iterator[Finding]:
 
 
 def _inputs(graph: Graph, bolt: Component, conf: Mapping[str, Any]) -> Iterator[Finding]:
-    """Find streams and fields that a state needs and its inputs lack, and keys that would be in several tasks."""
+    """Find streams and fields that a state's inputs lack, and keys that would be split over several tasks."""
     try:
         update = update_of(str(conf["state.update"]))
     except ConfigError as error:
@@ -121,7 +121,7 @@ def _ids(graph: Graph, coordinators: list[Component], confs: Mapping[str, Mappin
 
 
 def _with_batches(graph: Graph, bolt: Component, confs: Mapping[str, Mapping[str, Any]]) -> Mapping[str, Any]:
-    """Return a state's values, with the kind of the batches that it hears of."""
+    """Return a state's settings, with the kind of its coordinator's batches."""
     for given in bolt.inputs:
         source = graph.components.get(given.source)
         if source is not None and source.is_spout and reads(source, "batch"):

@@ -1,4 +1,4 @@
-"""What coordinator and emitter know before they read: their settings, checked, and the store they share."""
+"""The checked settings of coordinator and emitter, and the store they share."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ REFUSED = {
     "on_corrupt_batch": (("fail",), "kafka.on_corrupt_batch=fail: a batch writes no dead letters"),
     "guarantee": (("AT_LEAST_ONCE",), "leave it out: batches have a guarantee of their own, by batch.kind"),
 }
-"""Settings of KafkaSpout that batches do not have, with the values they may have."""
+"""Settings of KafkaSpout that batches do not support, with their allowed values."""
 
 
 def check(kafka: Mapping[str, Any]) -> None:
-    """Raise a ConfigError where a setting of KafkaSpout is given that batches do not have.
+    """Raise a ConfigError for a setting of KafkaSpout that batches do not support.
 
     >>> from downspout.settings.table import parse_scope
     >>> check(parse_scope({"kafka.topics": "lines", "kafka.emit": "chunk"}, "kafka"))
@@ -48,7 +48,7 @@ kafka.emit=record: a batch is emitted record by record
 
 
 def check_ackers(conf: Mapping[str, Any], name: str) -> None:
-    """Raise a ConfigError where nothing tells when a batch is processed."""
+    """Raise a ConfigError if there are no ackers, so that the end of a batch cannot be detected."""
     if conf.get("topology.acker.executors") == 0:
         raise ConfigError(
             f"{name}: topology.acker.executors = 0: without ackers, the end of a batch cannot be detected",
@@ -57,7 +57,7 @@ def check_ackers(conf: Mapping[str, Any], name: str) -> None:
 
 
 def message_timeout_s(conf: Mapping[str, Any]) -> float:
-    """Return after how long a tuple tree times out, in seconds."""
+    """Return the timeout of a tuple tree in seconds."""
     if conf.get("topology.enable.message.timeouts") is False:
         return float("inf")
     return float(conf.get("topology.message.timeout.secs") or 30)
@@ -68,7 +68,7 @@ class BatchSetup:
     """The checked settings of one task."""
 
     kafka: Setup
-    batch: Mapping[str, Any] = field(repr=False)  # those of the scope ``batch``; a password among them
+    batch: Mapping[str, Any] = field(repr=False)  # of the scope ``batch``, including a password
     id: str  # of the series of batches
     timeout_s: float
 
@@ -87,7 +87,7 @@ class BatchSetup:
 
     @property
     def is_transactional(self) -> bool:
-        """Whether a batch that is tried again holds exactly the same records."""
+        """Whether a retried batch has exactly the same records."""
         return bool(self.batch["kind"] == "transactional")
 
     @property
@@ -102,16 +102,16 @@ class BatchSetup:
 
     @property
     def cluster(self) -> Cluster:
-        """The Kafka that is read."""
+        """The Kafka cluster to read."""
         return cluster_for(self.kafka.settings["bootstrap"], self.kafka.settings["client"])
 
     @property
     def reads_committed(self) -> bool:
-        """Whether records of open and aborted transactions are not read."""
+        """Whether records of open and aborted transactions are skipped."""
         return bool(self.kafka.client.get("isolation_level") != "read_uncommitted")
 
     def open_consumer(self, log: logging.Logger) -> ConsumerPort:
-        """Make a consumer that reads by assignment.
+        """Make a consumer without a group.
 
         Raises:
             BrokerError: no broker answers.

@@ -1,10 +1,10 @@
 """The metadata of batches in tables of SQLite or PostgreSQL.
 
-Each call is one transaction. It reads the epoch of the claim with a lock, so of a coordinator that was replaced, and of
-the emitters that work for it, nothing is stored once its successor has claimed.
+Each call is one transaction. It reads the claim's epoch with a lock; once a successor has claimed, a replaced
+coordinator and its emitters can store nothing.
 
-Who claims holds a *lease* as long as its process lives: with SQLite a lock on a file beside the database, with
-PostgreSQL an advisory lock of its connection. A topology of another id is refused while it is held.
+The claiming process holds a *lease* while it lives: with SQLite a lock on a file beside the database, with PostgreSQL
+an advisory lock of its connection. While the lease is held, topologies with other ids are refused.
 """
 
 from __future__ import annotations
@@ -56,17 +56,17 @@ CREATE = (
     "PRIMARY KEY (batch_id, kafka_partition, txid))",
 )
 WAIT_S = 4.0
-"""How long a lock is waited for: no call of a spout may take longer than 5 s. It tries again later."""
+"""Longest wait for a lock, before a later retry: no call of a spout may take longer than 5 s."""
 
 
 class Lease(Protocol):
-    """What one process holds for a batch id, up to its end."""
+    """A lock on a batch id, held until its process ends."""
 
     def hold(self) -> bool:
-        """Hold it, if no other process does; return whether it is held by us."""
+        """Acquire it if no other process holds it; return whether we hold it."""
 
     def release(self) -> None:
-        """Give it back."""
+        """Release it."""
 
 
 class FileLease:
@@ -89,7 +89,7 @@ class FileLease:
 
 
 class AdvisoryLease:
-    """A lock of a connection to PostgreSQL. Who has it may take it again; it is lost with the connection."""
+    """An advisory lock of a PostgreSQL connection: re-entrant, and lost with the connection."""
 
     def __init__(self, database: Database, batch_id: str) -> None:
         digest = hashlib.sha256(f"downspout batches {batch_id}".encode()).digest()
@@ -128,7 +128,7 @@ class SqlMetadata:
     # --- the claim ---
 
     def claim(self, owner: str) -> int:
-        """Become the coordinator."""
+        """See :meth:`~downspout.batches.stores.BatchStore.claim`."""
         mark = self._database.mark
         with self._ready(), transaction(self._database):
             self._database.run(
@@ -151,7 +151,7 @@ class SqlMetadata:
         return int(epoch) + 1
 
     def release(self, epoch: int) -> None:
-        """Give the claim back."""
+        """Release the claim."""
         with self._ready():
             self._lease.release()
 
@@ -198,7 +198,7 @@ class SqlMetadata:
     # --- ranges ---
 
     def load_ranges(self, partitions: Collection[PartitionId]) -> Mapping[PartitionId, Mapping[int, BatchRange]]:
-        """Return the ranges of these, by transaction. One statement, so of each transaction all or none."""
+        """Return the ranges of these partitions, by transaction; one statement, so all of a transaction or none."""
         if not partitions:
             return {}
         mark, found = self._database.mark, dict[PartitionId, dict[int, BatchRange]]()
@@ -213,7 +213,7 @@ class SqlMetadata:
         return found
 
     def list_partitions(self) -> Collection[PartitionId]:
-        """Return all partitions of which ranges are stored."""
+        """Return all partitions with stored ranges."""
         mark = self._database.mark
         statement = f"SELECT DISTINCT kafka_partition FROM {RANGES} WHERE batch_id = {mark} ORDER BY kafka_partition"
         return [name for (name,) in self._read(statement, (self._id,))]
@@ -232,12 +232,12 @@ class SqlMetadata:
                 )
 
     def delete_ranges(self, epoch: int, from_txid: int, partitions: Collection[PartitionId]) -> None:
-        """Delete the ranges of these from a transaction on."""
+        """Delete the ranges of these partitions from a transaction on."""
         with self._writing(epoch):
             self._delete(partitions, f"AND txid >= {self._database.mark}", from_txid)
 
     def delete_below(self, epoch: int, txid: int, partitions: Collection[PartitionId]) -> None:
-        """Delete what is below a transaction."""
+        """Delete ranges and partitions below a transaction."""
         mark = self._database.mark
         with self._writing(epoch):
             self._delete(partitions, f"AND txid < {mark}", txid)
@@ -251,7 +251,7 @@ class SqlMetadata:
             )
 
     def close(self) -> None:
-        """Release the connection, and with it the claim."""
+        """Close the connection, which releases the claim."""
         if isinstance(self._lease, FileLease):
             self._lease.release()
         self._database.close()
@@ -272,7 +272,7 @@ class SqlMetadata:
 
     @contextmanager
     def _writing(self, epoch: int) -> Iterator[None]:
-        """A transaction in which the claim with this epoch holds."""
+        """Open a transaction in which the claim with this epoch is valid."""
         with self._ready(), transaction(self._database):
             look = f"SELECT epoch, topology FROM {BATCHES} WHERE batch_id = {self._database.mark}{self._share}"
             rows = self._database.run(look, (self._id,))
@@ -287,7 +287,7 @@ class SqlMetadata:
 
     @contextmanager
     def _ready(self) -> Iterator[None]:
-        """Make the tables at the first need, and say errors as the port does."""
+        """Create the tables on first use, and convert errors to the port's."""
         try:
             with told(self._database, f"batches {self._id}"):
                 if not self._is_ready:

@@ -1,9 +1,9 @@
 """Keyed state in tables of SQLite or PostgreSQL.
 
-One task's share of an attempt is one transaction of the database. It begins with the state's own row, which names the
-latest attempt: a later one replaces it, and an earlier one is refused. The row stays locked up to the end, shared among
-the tasks of one attempt. So a later attempt begins only when what earlier ones do has ended, and from then on none of
-them is stored.
+A task's part of an attempt is one database transaction. It first updates the state's row, which names the latest
+attempt: a later attempt replaces it, an earlier one is refused. The row stays locked until the end, shared among the
+tasks of one attempt. So a later attempt begins only after all transactions of earlier ones, and fences them from then
+on.
 
 Keys and values are JSON: ``["the"]`` and ``[3, 120, 118]`` in the form of the state's kind
 (``downspout/batches/core/state_values.py``).
@@ -43,12 +43,12 @@ KEYS_MAX = 500
 """Keys of one statement."""
 _encode = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode
 _decode = json.JSONDecoder().decode
-"""Made once: they run for each key of a batch, and ``json.dumps`` makes an encoder for each call. NaN is no JSON: other
-readers would stop at it, and as a key it is not equal to itself."""
+"""Made once, because they run for each key of a batch and ``json.dumps`` would make an encoder for each call. NaN is
+refused: it is not JSON, and as a key it is not equal to itself."""
 
 
 def open_sql_state(location: str, context: StateContext) -> SqlState:
-    """Open a state in the database at a URL: make what is missing, and see that it is ours."""
+    """Open a state in the database at a URL; create it if missing, and check its owner."""
     database = open_database(
         location, SETTING, password=context.password, password_setting=PASSWORD_SETTING, wait_s=context.wait_s
     )
@@ -62,12 +62,12 @@ def open_sql_state(location: str, context: StateContext) -> SqlState:
 
 
 def read_state(location: str, name: str, password: str | None = None) -> dict[Key, Any]:
-    """Return the value of each key of a state, as of the last commit. For readers: nothing is written.
+    """Return the committed value of each key of a state, without writing anything.
 
-    A key whose value is null is left out: an attempt had it, and the one that took its place had not.
+    Keys with a null value are left out: an attempt stored them, but the one that replaced it did not have them.
 
     Args:
-        location: the URL of the database, as ``state.store`` has it.
+        location: the URL of the database, as in ``state.store``.
         name: of the state: ``state.name``, or the component's.
         password: for the database.
 
@@ -112,7 +112,7 @@ class SqlState:
         self._list = f"SELECT key, value FROM {VALUES} WHERE state = {mark} ORDER BY key"
 
     def open(self) -> None:
-        """Make the tables and the state's row where they are missing; raise where the state is another's."""
+        """Create the tables and the state's row if missing; raise if the state belongs to others."""
         context = self._context
         with self._errors():
             create_tables(self.database, CREATE)
@@ -122,7 +122,7 @@ class SqlState:
                 self._check_meaning()
 
     def _check_meaning(self) -> None:
-        """Write down what keys and values are, and compare with what was written down before."""
+        """Store the meaning of keys and values if it is new, and compare it with the stored one."""
         context, mark = self._context, self.database.mark
         if not context.meaning:
             return
@@ -147,7 +147,7 @@ class SqlState:
             yield SqlStateTransaction(self.database, context, attempt, is_replay=number > first)
 
     def _check(self, rows: list[tuple[Any, ...]], attempt: Attempt | None) -> int:
-        """Return the first attempt of this transaction; raise where the state is not ours to change."""
+        """Return the first attempt of this transaction; raise if we must not change the state."""
         context = self._context
         where = f"{self.location}: state {context.name}"
         if not rows:
@@ -176,7 +176,7 @@ class SqlState:
         return int(first)
 
     def newest(self) -> int | None:
-        """Return the last transaction that was applied; of a state without transactions, the first."""
+        """Return the last applied transaction; the first one for a non-transactional state."""
         with self._errors():
             rows = self.database.run(self._look, (self._context.name,))
         return int(rows[0][2]) if rows and rows[0][2] >= 0 else None
@@ -205,10 +205,10 @@ class SqlStateTransaction:
     def __init__(self, database: Database, context: StateContext, attempt: Attempt, *, is_replay: bool) -> None:
         self.database, self._state, self._attempt, self._is_replay = database, context.name, attempt, is_replay
         self._where = f"{database.location}: state {context.name}"
-        self._texts: dict[Key, str] = {}  # of the keys that were read: most are written too
+        self._texts: dict[Key, str] = {}  # of the keys read, most of which are written too
 
     def read(self, keys: Collection[Key]) -> Mapping[Key, Any]:
-        """Return the stored form of each key that is there."""
+        """Return the stored form of each existing key."""
         mark, found = self.database.mark, dict[Key, Any]()
         asked = {_text(self._where, key): key for key in keys}
         self._texts.update(zip(asked.values(), asked, strict=True))
@@ -223,7 +223,7 @@ class SqlStateTransaction:
         return found
 
     def replaced(self) -> Mapping[Key, Any]:
-        """Return what earlier attempts of this transaction have stored."""
+        """Return the forms stored by earlier attempts of this transaction."""
         if not self._is_replay:
             return {}
         mark = self.database.mark
@@ -242,14 +242,14 @@ class SqlStateTransaction:
             self._texts.get(key) or _text(self._where, key): _value(self._where, key, value)
             for key, value in values.items()
         }
-        # In one order: two that write the same keys never wait for each other.
+        # Sorted, so that two writers of the same keys cannot deadlock.
         rows = [(self._state, key, text, *self._attempt) for key, text in sorted(texts.items())]
         if rows:
             self.database.run_many(statement, rows)
 
 
 def parsed(where: str, rows: Iterable[tuple[Any, ...]]) -> dict[Key, Any]:
-    """Return the keys and values of rows; they are untrusted."""
+    """Return the keys and values of untrusted rows."""
     found: dict[Key, Any] = {}
     for text, value in rows:
         try:
@@ -274,14 +274,14 @@ def _foreign(where: str, key: str, text: str) -> BatchStoreError:
 
 
 def _key(values: Any) -> Key:
-    """Return a key that JSON has made a list of; so it has of a tuple within it."""
+    """Return a key as a tuple, after JSON has turned it and tuples within it into lists."""
     return tuple(_key(value) if isinstance(value, list) else value for value in values)
 
 
 def _json(value: Any) -> str:
     text = _encode(value)
     if not text.isascii():
-        text.encode()  # half of a surrogate pair goes into no database, and its error would not say where it is
+        text.encode()  # raises for a lone surrogate; the database's error would not name the key
     return text
 
 
@@ -306,7 +306,7 @@ def _value(where: str, key: Key, value: Any) -> str:
 
 @contextmanager
 def _errors() -> Iterator[None]:
-    """Say errors of the database as the port does."""
+    """Convert errors of the database to the port's."""
     try:
         yield
     except DatabaseError as error:

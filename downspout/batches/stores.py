@@ -1,7 +1,7 @@
-"""The two ports of batch transactions: where their metadata is kept, and where keyed state is.
+"""The two ports of batch transactions: a store for their metadata, and one for keyed state.
 
-``batch.store`` and a StateBolt's ``state.store`` name a store as a URL. Its scheme is in
-``downspout.registry``, as those of offset stores are (``downspout.spout.ports``).
+``batch.store`` and a StateBolt's ``state.store`` are URLs. Their schemes are registered in ``downspout.registry``, like
+those of offset stores (``downspout.spout.ports``).
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ from downspout.kafka.port import TopicPartition
 from downspout.settings.secrets import shown
 
 PartitionId: TypeAlias = str
-"""``topic/partition``, as Trident names the nodes of partitions."""
+"""``topic/partition``, Trident's name for a partition's node."""
 Key: TypeAlias = tuple[Any, ...]
 """The key of a value: JSON values, in the order of the fields."""
 
 
 class BatchStoreError(BrokerError):
-    """A store does not do as it is asked."""
+    """A store failed."""
 
     def __init__(self, message: str, *, cure: str | None = None, passes: bool = False) -> None:
         super().__init__(message, cure=cure)
         self.passes = passes
-        """Whether it may work in a moment: the server does not answer, the file is locked."""
+        """Whether a retry may help: the server does not answer, the file is locked."""
 
 
 class BatchIdInUseError(BatchStoreError):
@@ -43,32 +43,32 @@ class StaleCoordinatorError(TakenOverError):
 
 
 class StaleAttemptError(BatchStoreError):
-    """A later attempt was begun in a state since; nothing of this one was stored."""
+    """A later attempt has begun in this state; nothing of this one was stored."""
 
 
 class BatchStore(Protocol):
     """The metadata of the batches of one id.
 
-    Any of these raises a :class:`BatchStoreError` where the store does not answer, or its content is out of form. What
-    was stored when a call returns is durable. Each write is given the epoch of the coordinator's claim, and raises a
-    :class:`StaleCoordinatorError` where there is a later one.
+    All methods raise a :class:`BatchStoreError` if the store does not answer or its content is malformed. Writes are
+    durable when the call returns. Each takes the epoch of the coordinator's claim, and raises a
+    :class:`StaleCoordinatorError` if there is a later claim.
     """
 
     location: str
-    """The URL, for messages; no password is in it."""
+    """The URL, for messages, without a password."""
 
     def claim(self, owner: str) -> int:
-        """Become the coordinator; return the epoch, which is higher than any before.
+        """Become the coordinator; return the epoch, which is higher than all before.
 
         Args:
-            owner: the topology's id; the same one may claim again, after a restart.
+            owner: the topology's id; the same one may claim again after a restart.
 
         Raises:
-            BatchIdInUseError: a topology of another id holds the claim, and lives.
+            BatchIdInUseError: a live topology with another id holds the claim.
         """
 
     def release(self, epoch: int) -> None:
-        """Give the claim back, if it is still ours; the epoch is never given out again."""
+        """Release the claim if it is still ours; the epoch is never reused."""
 
     def load_coordinator(self) -> CoordinatorState | None:
         """Return the coordinator's state; None: nothing is stored."""
@@ -77,35 +77,35 @@ class BatchStore(Protocol):
         """Store the coordinator's state, as a unit."""
 
     def load_partitions(self, txid: int) -> Sequence[Any] | None:
-        """Return what ``save_partitions`` stored for a transaction; None: nothing."""
+        """Return the partitions stored for a transaction; None: nothing is stored."""
 
     def save_partitions(self, epoch: int, txid: int, partitions: Sequence[Any]) -> None:
-        """Store the partitions of a transaction's first attempt: JSON, as in ``streams.BATCH_FIELDS``."""
+        """Store the partitions of a transaction's first attempt: JSON, as in ``core.protocol.BATCH_FIELDS``."""
 
     def load_ranges(self, partitions: Collection[PartitionId]) -> Mapping[PartitionId, Mapping[int, BatchRange]]:
-        """Return the ranges that are stored of these, by transaction; a partition without any is left out."""
+        """Return the stored ranges of these partitions, by transaction; partitions without any are left out."""
 
     def list_partitions(self) -> Collection[PartitionId]:
-        """Return all partitions of which ranges are stored."""
+        """Return all partitions with stored ranges."""
 
     def save_ranges(self, epoch: int, txid: int, ranges: Mapping[PartitionId, BatchRange]) -> None:
-        """Store the ranges of a transaction for some partitions, all of them or none; those stored for it are replaced.
+        """Store a transaction's ranges for some partitions, all or none, replacing earlier ones.
 
-        Where a store cannot write several as a unit (ZooKeeper without multi), ``load_ranges`` must show all or none.
+        If a store cannot write several as a unit (ZooKeeper without multi), ``load_ranges`` must show all or none.
         """
 
     def delete_ranges(self, epoch: int, from_txid: int, partitions: Collection[PartitionId]) -> None:
-        """Delete the ranges of these partitions from a transaction on; those below stay."""
+        """Delete the ranges of these partitions from a transaction on."""
 
     def delete_below(self, epoch: int, txid: int, partitions: Collection[PartitionId]) -> None:
-        """Delete the ranges of these partitions, and the partitions of transactions, below a transaction."""
+        """Delete the ranges of these partitions, and all stored transactions' partitions, below a transaction."""
 
     def close(self) -> None:
-        """Release what is open; a claim that was not given back ends with it, or with the process."""
+        """Close the store, which ends a claim that was not released."""
 
 
 def committed_ranges(store: BatchStore) -> tuple[int, dict[TopicPartition, BatchRange]]:
-    """Return the transaction that is committed next, and the last range that is committed of each partition.
+    """Return the next transaction to commit, and the last committed range of each partition.
 
     Raises:
         BatchStoreError: the store does not answer.
@@ -121,15 +121,15 @@ def committed_ranges(store: BatchStore) -> tuple[int, dict[TopicPartition, Batch
 
 
 class StateTransaction(Protocol):
-    """What one task does to a state in one attempt: all of it is stored, or nothing."""
+    """One task's changes to a state in one attempt; all are stored, or none."""
 
     def read(self, keys: Collection[Key]) -> Mapping[Key, Any]:
-        """Return the stored form of each key that is there (``downspout.batches.core.state_values``). O(keys)."""
+        """Return the stored form of each existing key (``downspout.batches.core.state_values``). O(keys)."""
 
     def replaced(self) -> Mapping[Key, Any]:
         """Return the keys that earlier attempts of this transaction have stored, with their stored forms.
 
-        O(1) in a first attempt, else O(keys of the state).
+        O(1) in a first attempt, otherwise O(keys of the state).
         """
 
     def write(self, values: Mapping[Key, Any]) -> None:
@@ -137,34 +137,34 @@ class StateTransaction(Protocol):
 
 
 class StateStore(Protocol):
-    """The keyed values of one state; any number of tasks share it, each of which has opened it for itself.
+    """The keyed values of one state, shared by any number of tasks that each open it.
 
-    Raises as :class:`BatchStore` does. The latest attempt of all fences those before it: a task that was frozen, or a
-    process that should be dead, stores nothing of an attempt that another has replaced since.
+    Raises as :class:`BatchStore` does. The latest attempt fences all earlier ones: a suspended task or a presumed-dead
+    process can store nothing of an attempt that has been replaced.
     """
 
     location: str
 
     def transaction(self, attempt: Attempt) -> AbstractContextManager[StateTransaction]:
-        """Begin an attempt, and store what the block writes; if the block raises, nothing is stored.
+        """Begin an attempt, and store the block's writes; if the block raises, nothing is stored.
 
         Raises:
-            StaleAttemptError: a later attempt was begun before, by whichever task.
+            StaleAttemptError: some task has begun a later attempt.
         """
 
     def newest(self) -> int | None:
-        """Return the last transaction that was applied, by whichever task; None: none was."""
+        """Return the last transaction applied by any task; None: none was."""
 
     def read_all(self) -> Mapping[Key, Any]:
-        """Return the stored form of all keys, as any reader sees them. O(keys of the state)."""
+        """Return the stored form of all keys, as readers see them. O(keys of the state)."""
 
     def close(self) -> None:
-        """Release what is open."""
+        """Close the store."""
 
 
 @dataclass(frozen=True)
 class BatchStoreContext:
-    """What a store of metadata is opened with, besides its URL."""
+    """Parameters of a metadata store besides its URL."""
 
     id: str  # ``batch.id``
     topology: str = ""  # the topology's name
@@ -174,18 +174,18 @@ class BatchStoreContext:
 
 @dataclass(frozen=True)
 class StateContext:
-    """What a store of state is opened with, besides its URL."""
+    """Parameters of a state store besides its URL."""
 
     name: str  # of the state: ``state.name``, or the component
     kind: StateKind = StateKind.OPAQUE
-    owner: str = ""  # whose transactions are numbered: ``batch.id``
+    owner: str = ""  # ``batch.id``, to which transaction numbers belong
     password: str | None = None  # resolved
-    wait_s: float = 10.0  # how long a commit waits for a lock; then its batch fails and is tried again
-    meaning: str = ""  # what keys and values are, as ``count by word``; empty: it is not known
+    wait_s: float = 10.0  # how long a commit waits for a lock; then its batch fails and is retried
+    meaning: str = ""  # of keys and values, such as ``count by word``; empty: unknown
 
 
 def check_meaning(where: str, stored: str, meaning: str) -> None:
-    """Raise a ConfigError where the values of a state are others than those that are to be added to them."""
+    """Raise a ConfigError if a state's stored values have another meaning than the new ones."""
     if stored and meaning and stored != meaning:
         raise ConfigError(
             f"{where} holds {stored}, but is now to hold {meaning}: its values would be mixed",
@@ -206,20 +206,20 @@ def _opener(openers: Mapping[str, Opener], location: str, key: str) -> Opener:
 
 
 def check_batch_store(location: str, key: str = "batch.store") -> None:
-    """Raise a ConfigError where a URL is of no registered scheme."""
+    """Raise a ConfigError if a URL's scheme is not registered."""
     _opener(registry.batch_stores, location, key)
 
 
 def check_state_store(location: str, key: str = "state.store") -> None:
-    """Raise a ConfigError where a URL is of no registered scheme."""
+    """Raise a ConfigError if a URL's scheme is not registered."""
     _opener(registry.state_stores, location, key)
 
 
 def open_batch_store(location: str, context: BatchStoreContext) -> BatchStore:
-    """Open the store of metadata at a URL.
+    """Open the metadata store at a URL.
 
     Raises:
-        ConfigError: there is no such scheme, or the URL is out of form.
+        ConfigError: the scheme is unknown, or the URL is malformed.
         BatchStoreError: the store cannot be opened.
     """
     open_it: BatchStoreOpener = _opener(registry.batch_stores, location, "batch.store")
@@ -227,10 +227,10 @@ def open_batch_store(location: str, context: BatchStoreContext) -> BatchStore:
 
 
 def open_state_store(location: str, context: StateContext) -> StateStore:
-    """Open the store of state at a URL.
+    """Open the state store at a URL.
 
     Raises:
-        ConfigError: there is no such scheme, or the URL is out of form.
+        ConfigError: the scheme is unknown, or the URL is malformed.
         BatchStoreError: the store cannot be opened.
     """
     open_it: StateStoreOpener = _opener(registry.state_stores, location, "state.store")

@@ -1,17 +1,17 @@
-"""What a StateBolt does with a batch: its inputs, the key of a tuple, what a tuple does to a value, and the commit.
+"""A StateBolt's processing of a batch: its inputs, the key of a tuple, the update of a value, and the commit.
 
-``state.update`` says what the tuples of a key become:
+``state.update`` defines how the tuples of a key update its value:
 
 ==================  ==============================================================================================
 ``count``           counts tuples
-``sum:field``       adds up a field; ``min:field`` and ``max:field`` likewise, and nulls are left out by all three
-``last:field``      keeps the value of the batch's last tuple; in an order that a replay may change
-``module.function`` a *reducer*: is given the value (None: there is none) and a tuple's values, returns the new value
-``module.Class``    a *combiner*: ``init(values)`` makes a value of a tuple, ``combine(one, other)`` one of two
+``sum:field``       sums a field, ignoring nulls; likewise ``min:field`` and ``max:field``
+``last:field``      keeps the field's last value that is not null, in an order that may differ in a replay
+``module.function`` a *reducer*: from the value (None if there is none) and a tuple's values to the new value
+``module.Class``    a *combiner*: ``init(values)`` makes a value from a tuple, ``combine(one, other)`` one from two
 ==================  ==============================================================================================
 
-A combiner's values are combined as they come, so a task holds one for each key of a batch. For a reducer it holds the
-tuples. Either's order of the tuples within a batch is not defined.
+Tuples are combined on arrival, so a task holds one value for each key of a batch; for a reducer it holds all tuples.
+The order of tuples within a batch is undefined.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ _AS_THEY_ARE = frozenset({str, int, bool, type(None)})
 
 
 def key_maker(places: Sequence[int]) -> Callable[[Sequence[Any]], Key]:
-    """Return the function that makes a key of the values at some places. It runs for each tuple.
+    """Return the function that makes a key from the values at some positions. It runs for each tuple.
 
-    Values that are one number to JSON are one key: 1.0 is the key 1. A list, as a tuple becomes on Storm's pipe, is a
-    tuple.
+    A float without a fraction becomes an int, so that 1.0 and 1 are the same key. A list becomes a tuple, because
+    Storm's pipe turns tuples into lists.
 
     >>> key_maker([1, 0])(["UA", 2.0, "x"]), key_maker([0])([["a", 1.5]])
     ((2, 'UA'), (('a', 1.5),))
@@ -73,13 +73,13 @@ FUNCTIONS = ("count", "sum", "min", "max", "last")
 
 
 class Combiner(Protocol):
-    """Makes one value of many, in any order and in any groups. Values are JSON; None stands for none."""
+    """Merges values in any order and grouping. Values are JSON; None means no value."""
 
     def init(self, values: Any) -> Any:
         """Return the value of one tuple."""
 
     def combine(self, one: Any, other: Any) -> Any:
-        """Return the value of two; neither is None."""
+        """Merge two values, neither of which is None."""
 
 
 @dataclass(frozen=True)
@@ -115,7 +115,7 @@ class OfField:
         """Return the field.
 
         Raises:
-            TypeError: it is to be added up, and is no number.
+            TypeError: it must be summed, but is not a number.
         """
         value = getattr(values, self.field)
         if self.combine is _add and value.__class__ not in _NUMBERS:
@@ -138,7 +138,7 @@ COMBINES: dict[str, Callable[[Any, Any], Any]] = {"sum": _add, "min": min, "max"
 
 
 def combined(combiner: Combiner, one: Any, other: Any) -> Any:
-    """Return the value of two, each of which may be None."""
+    """Merge two values, each of which may be None."""
     if one is None or other is None:
         return other if one is None else one
     return combiner.combine(one, other)
@@ -146,15 +146,15 @@ def combined(combiner: Combiner, one: Any, other: Any) -> Any:
 
 @dataclass(frozen=True)
 class Update:
-    """What ``state.update`` says: a combiner, or a reducer."""
+    """A parsed ``state.update``: a combiner, or a reducer."""
 
     name: str  # of the value, as a field
     combiner: Combiner | None = None
     reducer: Callable[[Any, Any], Any] | None = None
-    field: str | None = None  # that is looked at
+    field: str | None = None  # that it reads
 
     def add(self, held: Any, values: Any) -> Any:
-        """Return what is held of a key, with one tuple more."""
+        """Return a key's held data after adding one tuple."""
         if self.combiner is not None:
             return combined(self.combiner, held, self.combiner.init(values))
         if held is None:
@@ -163,7 +163,7 @@ class Update:
         return held
 
     def add_many(self, held: dict[Any, Any], keys: Sequence[Any], rows: Sequence[Any]) -> None:
-        """Add a tuple of each key to what is held by key, as :meth:`add` does one.
+        """Add a tuple for each key to the data held by key, as :meth:`add` does for one.
 
         >>> held = {"a": 1}
         >>> Update("count", Count()).add_many(held, ["a", "b", "a"], [("a",), ("b",), ("a",)])
@@ -178,7 +178,7 @@ class Update:
             held[key] = self.add(held.get(key), values)
 
     def apply(self, value: Any, held: Any) -> Any:
-        """Return a key's value, after what is held of a batch."""
+        """Return a key's value after applying a batch's held data."""
         if self.combiner is not None:
             return combined(self.combiner, value, held)
         assert self.reducer is not None
@@ -186,13 +186,13 @@ class Update:
 
 
 def update_of(text: str) -> Update:
-    """Return what ``state.update`` says.
+    """Parse ``state.update``.
 
     >>> update_of("sum:dep_delay").name, update_of("count").name
     ('sum_dep_delay', 'count')
 
     Raises:
-        ConfigError: it is out of form, or cannot be imported.
+        ConfigError: it is malformed, or cannot be imported.
     """
     function, colon, field = text.partition(":")
     if function == "count" and not colon:
@@ -215,7 +215,7 @@ def update_of(text: str) -> Update:
 
 
 def meaning_of(keys: Sequence[str], update: str) -> str:
-    """Return what a state's keys and values are, for its store; a function may move to another module.
+    """Return the meaning of a state's keys and values, for its store; without a function's module, so that it may move.
 
     >>> meaning_of(["word"], "count"), meaning_of(["user", "day"], "shop.updates.longest")
     ('count by word', 'longest by user, day')
@@ -225,13 +225,13 @@ def meaning_of(keys: Sequence[str], update: str) -> str:
 
 
 def path_of(given: Any) -> Any:
-    """Return ``state.update`` as text, where a function or a class was given: Storm's configuration is JSON.
+    """Return ``state.update`` as text, even if given as a function or class: Storm's configuration is JSON.
 
     >>> path_of(Count)
     'downspout.batches.updates.Count'
 
     Raises:
-        ConfigError: it is not at the top of a module, so that no other process could import it.
+        ConfigError: it is not at the top of a module, so other processes could not import it.
     """
     if not callable(given):
         return given
@@ -255,7 +255,7 @@ NOT_EXACT = {
 
 
 def check_pair(conf: Mapping[str, Any]) -> None:
-    """Raise a ConfigError where a state would not hold each record exactly once, and nobody has allowed that.
+    """Raise a ConfigError if a state would not count each record exactly once, unless the user has allowed that.
 
     >>> check_pair({"batch.kind": "opaque", "state.kind": "opaque"})
     >>> check_pair({"batch.kind": "opaque", "state.kind": "transactional"})
@@ -282,26 +282,26 @@ class StateInput(NamedTuple):
     source: str
     stream: str
     fields: Sequence[str]  # of its tuples
-    grouping: str = ""  # by Storm's name, in any case; empty: it is not known
+    grouping: str = ""  # Storm's name, in upper or lower case; empty: unknown
     by: Sequence[str] = ()  # fields of a fields grouping
 
     @property
     def is_whole(self) -> bool:
-        """Whether one task gets all tuples, or it is not known."""
+        """Whether one task gets all tuples; True if the grouping is unknown."""
         return self.grouping.upper() in ("", "GLOBAL")
 
 
 def faults(
     inputs: Sequence[StateInput], keys: Sequence[str], update: Update, tasks: int, *, is_told: bool = True
 ) -> Iterator[tuple[str, str]]:
-    """Yield what is wrong with a state's inputs, and a cure for each.
+    """Yield the problems of a state's inputs, each with a cure.
 
     Args:
-        inputs: all of them, those from the coordinator too.
+        inputs: all inputs, including those from the coordinator.
         keys: the fields of the key.
-        update: what ``state.update`` says.
-        tasks: how many there are of the state.
-        is_told: whether a coordinator tells the state of its batches.
+        update: the parsed ``state.update``.
+        tasks: the number of the state's tasks.
+        is_told: whether the state has a coordinator.
 
     >>> from downspout.batches.updates import update_of
     >>> given = StateInput("split", "default", ["attempt", "word"], "SHUFFLE")
@@ -333,18 +333,18 @@ def faults(
 
 
 Change: TypeAlias = Callable[[Commit[Key], Mapping[Key, Any]], Iterable[Sequence[Any]]]
-"""Is given the state and the batch by key; changes the one by the other, and returns rows."""
+"""Updates the state from the batch, which is given by key, and returns rows."""
 
 
 class Applied(NamedTuple):
-    """What became of a batch."""
+    """The result of a batch."""
 
     rows: Sequence[Sequence[Any]]
     changed: int = 0  # values that were written
 
 
 def apply(store: StateStore, kind: StateKind, attempt: Attempt, batch: Mapping[Key, Any], change: Change) -> Applied:
-    """Change a state by a batch, in one transaction.
+    """Update a state from a batch, in one transaction.
 
     Raises:
         BatchStoreError: the state cannot be written, or a later attempt was begun.
@@ -361,13 +361,13 @@ def apply(store: StateStore, kind: StateKind, attempt: Attempt, batch: Mapping[K
 
 
 def check_beginning(store: StateStore, name: str, txid: int, first: int) -> None:
-    """Raise a ConfigError where a state is new, and batches before this one are in no state of that name.
+    """Raise a ConfigError if a state is new although earlier batches exist: it would lack them.
 
     Args:
         store: the state.
         name: of the state.
-        txid: the transaction that is to be applied.
-        first: the number of the first transaction that there ever is.
+        txid: the transaction to apply.
+        first: the number of the first transaction of all.
     """
     if txid > first and store.newest() is None:
         raise ConfigError(
@@ -379,14 +379,14 @@ def check_beginning(store: StateStore, name: str, txid: int, first: int) -> None
 
 
 class _Stored(dict[Key, Any]):
-    """Stored forms; a key that was not asked for beforehand is read when it is looked at."""
+    """Stored forms; a key that was not prefetched is read on first access."""
 
     def __init__(self, transaction: StateTransaction, known: Mapping[Key, Any], asked: Iterable[Key]) -> None:
         super().__init__(known)
         self._transaction, self._asked = transaction, {*asked, *known}
 
     def get(self, key: Key, default: Any = None) -> Any:
-        """Return the stored form of a key; ``default``: there is none."""
+        """Return the stored form of a key, or ``default``."""
         if key not in self._asked:
             self._asked.add(key)
             self.update(self._transaction.read([key]))

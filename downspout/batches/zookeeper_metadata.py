@@ -1,14 +1,14 @@
-"""The metadata of batches in ZooKeeper, where and as Trident keeps it, so that either goes on where the other stopped.
+"""The metadata of batches in ZooKeeper, in Trident's paths and form, so that either resumes where the other stopped.
 
-``zookeeper://hosts/root`` keeps an id at ``root/<id>``; without a root it is Storm's, ``/transactional``::
+``zookeeper://hosts/root`` keeps an id at ``root/<id>``; the default root is Storm's, ``/transactional``::
 
     coordinator/currtx, coordinator/currattempts, coordinator/meta/<txid>
-    user/<topic>@<N>/<txid>                              user/partition_N and others of older spouts are read too
+    user/<topic>@<N>/<txid>                              user/partition_N and other paths of older spouts are read too
     coordinator/downspout                                the claim: owner and epoch
-    coordinator/downspout/lease                          is there as long as the session of who claimed
+    coordinator/downspout/lease                          ephemeral, of the claiming session
 
-Trident knows of no claim: while its topology runs, nothing keeps the two apart. Each write of ours is one transaction
-with a check of the claim's node. Keyed state is not kept here.
+Trident has no claims: nothing prevents its topology from running at the same time. Each of our writes is one
+transaction that checks the claim's node. Keyed state is not kept here.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ T = TypeVar("T")
 SETTING = "batch.store"
 ROOT = "/transactional"
 TRIES = 10
-"""How often a transaction that meets another is begun anew."""
+"""How often a transaction is tried if it conflicts with others."""
 NUMBER = re.compile(r"\d{1,18}")
 
 
@@ -83,7 +83,7 @@ class ZooKeeperMetadata:
     # --- the claim ---
 
     def claim(self, owner: str) -> int:
-        """Become the coordinator."""
+        """See :meth:`~downspout.batches.stores.BatchStore.claim`."""
         with _errors():
             for path in (f"{self._coordinator}/meta", self._user):
                 self._nodes.ensure(path)
@@ -101,13 +101,13 @@ class ZooKeeperMetadata:
         data = _bytes({"owner": owner, "topology": self._context.topology, "epoch": epoch + 1})
         kind, version = ("create", -1) if claim is None else ("set", claim.version)
         operations = [Operation(kind, self._claim, data, version)]
-        if lease is not None:  # of our own topology's former life, whose session may end at any time
+        if lease is not None:  # of our topology's former process, whose session may end at any time
             operations.append(Operation("delete", self._lease))
         self._nodes.transact([*operations, Operation("ephemeral", self._lease)])
         return epoch + 1
 
     def release(self, epoch: int) -> None:
-        """Give the claim back."""
+        """Release the claim."""
         with _errors():
             claim = self._nodes.get(self._claim)
             if claim is not None and self._read_claim(claim)[2] == epoch and self._nodes.get(self._lease) is not None:
@@ -134,9 +134,9 @@ class ZooKeeperMetadata:
     # --- the coordinator ---
 
     def load_coordinator(self) -> CoordinatorState | None:
-        """Return the coordinator's state; Trident's too."""
+        """Return the coordinator's state, even if Trident stored it."""
         with _errors():
-            # One write holds both; between two looks a coordinator that is not ours any more may write.
+            # Both are written at once, but between these reads another coordinator may write.
             current, attempts = (self._get(f"{self._coordinator}/{name}") for name in ("currtx", "currattempts"))
             if current is None and attempts is None:
                 return None
@@ -148,7 +148,7 @@ class ZooKeeperMetadata:
 
         def operations() -> list[Operation]:
             puts = [self._put(f"{self._coordinator}/{name}", value) for name, value in values.items()]
-            if self._nodes.get(self._lease) is None:  # our session was over, and we are in another one
+            if self._nodes.get(self._lease) is None:  # our session has expired, and we have a new one
                 puts.append(Operation("ephemeral", self._lease))
             return puts
 
@@ -160,7 +160,7 @@ class ZooKeeperMetadata:
             node = self._nodes.get(path := f"{self._coordinator}/meta/{txid}")
             try:
                 found = json.loads(node.data) if node is not None and node.data else None
-            except (ValueError, RecursionError):  # the spout of 0.8 wrote what Java makes of its object as a text
+            except (ValueError, RecursionError):  # the spout of 0.8 wrote its object's Java toString()
                 found = None
             if found is None:
                 return None
@@ -177,7 +177,7 @@ class ZooKeeperMetadata:
     # --- ranges ---
 
     def load_ranges(self, partitions: Collection[PartitionId]) -> Mapping[PartitionId, Mapping[int, BatchRange]]:
-        """Return the ranges of these, by transaction; those that an older spout has left too."""
+        """Return the ranges of these partitions, by transaction, including those of older spouts."""
         with _errors():
             found = {name: self._load(name) for name in partitions}
         return {name: ranges for name, ranges in found.items() if ranges}
@@ -194,9 +194,9 @@ class ZooKeeperMetadata:
         return ranges
 
     def _stored(self, name: PartitionId) -> Iterator[tuple[str, int, Any]]:
-        """Yield path, transaction and content of what is stored of a partition, today's spout's first.
+        """Yield path, transaction and content of a partition's stored ranges, the current spout's first.
 
-        The spout of 0.8 kept ``partition_N`` without its topic in the path: there the content names it.
+        The spout of 0.8 kept ``partition_N`` without the topic in the path; its content names the topic.
         """
         topic, _, number = name.rpartition("/")
         for path in self._paths(name):
@@ -209,7 +209,7 @@ class ZooKeeperMetadata:
                     yield path, txid, value
 
     def list_partitions(self) -> Collection[PartitionId]:
-        """Return all partitions of which ranges are stored, and whose topic the path says."""
+        """Return all partitions with stored ranges and the topic in their path."""
         found = set[PartitionId]()
         with _errors():
             for name in self._nodes.children(self._user):
@@ -228,7 +228,7 @@ class ZooKeeperMetadata:
         )
 
     def save_ranges(self, epoch: int, txid: int, ranges: Mapping[PartitionId, BatchRange]) -> None:
-        """Store the ranges of a transaction, in one transaction."""
+        """Store the ranges of a transaction as a unit."""
         paths = {name: self._paths(name)[0] for name in ranges}
         with _errors():
             for path in paths.values():
@@ -237,11 +237,11 @@ class ZooKeeperMetadata:
         self._write(epoch, lambda: [self._put(path, value) for path, value in puts.items()])
 
     def delete_ranges(self, epoch: int, from_txid: int, partitions: Collection[PartitionId]) -> None:
-        """Delete the ranges of these from a transaction on."""
+        """Delete the ranges of these partitions from a transaction on."""
         self._write(epoch, lambda: self._deletions(partitions, lambda txid: txid >= from_txid))
 
     def delete_below(self, epoch: int, txid: int, partitions: Collection[PartitionId]) -> None:
-        """Delete what is below a transaction."""
+        """Delete ranges and partitions below a transaction."""
         meta = f"{self._coordinator}/meta"
 
         def operations() -> list[Operation]:
@@ -257,13 +257,13 @@ class ZooKeeperMetadata:
         return [Operation("delete", path) for path in found]
 
     def close(self) -> None:
-        """End the session, and with it the claim."""
+        """End the session, which releases the claim."""
         self._nodes.close()
 
     # --- inside ---
 
     def _paths(self, name: PartitionId) -> tuple[str, ...]:
-        """Return where a partition's ranges may be: at first by today's spout, then by those before it."""
+        """Return the possible paths of a partition's ranges, the current spout's first, then older ones'."""
         topic, _, number = name.rpartition("/")
         names = (f"{topic}@{number}", f"{topic}/{number}", f"{topic}/partition_{number}", f"partition_{number}")
         return tuple(f"{self._user}/{each}" for each in names)
@@ -282,7 +282,7 @@ class ZooKeeperMetadata:
         return Operation("set", path, _bytes(value), node.version)
 
     def _write(self, epoch: int, operations: Callable[[], list[Operation]]) -> None:
-        """Do some operations in one transaction, in which the claim with this epoch holds."""
+        """Perform operations in one transaction in which the claim with this epoch is valid."""
 
         def attempt() -> None:
             claim = self._nodes.get(self._claim)
@@ -324,7 +324,7 @@ class ZooKeeperMetadata:
 
 
 def _are_kafkas(partitions: Sequence[Any]) -> bool:
-    """Return whether these are partitions as our emitter has them, and Trident's spout too."""
+    """Return whether these are partitions in the form of our emitter and Trident's Kafka spout."""
     return all(
         isinstance(each, list | tuple) and len(each) == 2 and isinstance(each[0], str) and type(each[1]) is int
         for each in partitions
@@ -337,7 +337,7 @@ def _bytes(value: Any) -> bytes:
 
 @contextmanager
 def _errors() -> Iterator[None]:
-    """Say errors of ZooKeeper as the port does."""
+    """Convert errors of ZooKeeper to the port's."""
     try:
         yield
     except OffsetStoreError as error:

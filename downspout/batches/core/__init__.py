@@ -1,1 +1,1 @@
-"""The pure core of batch transactions: no I/O, no clock; it imports the standard library alone."""
+"""The pure core of batch transactions: no I/O, no clock."""

@@ -1,4 +1,4 @@
-"""The coordinator's state machine: which batches begin, which is committed, and what is done when one fails.
+"""The coordinator's state machine: which batches begin, which is committed, and how failures are handled.
 
 ::
 
@@ -6,13 +6,13 @@
                  │                    │                                   │
                  └────────────────────┴──── an attempt fails: it and all later ones begin again
 
-Batches are processed side by side, at most ``max_active`` of them, and committed strictly in the order of their
-transaction ids. The active ones are those from ``current`` on, without a gap. What is to be done is returned as a list
-of actions, for the caller to do in this order; what is stored is stored before what depends on it is emitted.
+Up to ``max_active`` batches are processed concurrently, and committed strictly in the order of their transaction ids.
+The active ones start at ``current``, without a gap. Methods return actions that the caller must perform in order; each
+state is stored before tuples that depend on it are emitted.
 
-Two faults of Trident's are not here. A late time-out of an attempt that is not active any more changes nothing. And
-the attempt ids of all transactions from ``current`` on are kept over a restart, so that a new attempt has a higher id
-than those that the tasks have seen.
+Two bugs of Trident are avoided. A late time-out of an attempt that is no longer active has no effect. And the attempt
+ids of all transactions from ``current`` on survive a restart, so a new attempt has a higher id than any that the tasks
+have seen.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from downspout.batches.core.protocol import FIRST_ATTEMPT, Attempt, CoordinatorS
 
 
 class Status(Enum):
-    """How far an attempt has come."""
+    """The status of an attempt."""
 
     PROCESSING = "processing"
     PROCESSED = "processed"
@@ -35,21 +35,21 @@ class Status(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Store:
-    """Make this durable; nothing that follows may be done before."""
+    """Make this state durable before performing the next action."""
 
     state: CoordinatorState
 
 
 @dataclass(frozen=True, slots=True)
 class EmitBatch:
-    """Let the tasks process an attempt; the tree's end is reported with ``processed`` or ``failed``."""
+    """Make the tasks process an attempt; the tree's end is reported with ``processed`` or ``failed``."""
 
     attempt: Attempt
 
 
 @dataclass(frozen=True, slots=True)
 class EmitCommit:
-    """Let the tasks commit an attempt; the tree's end is reported with ``committed`` or ``failed``."""
+    """Make the tasks commit an attempt; the tree's end is reported with ``committed`` or ``failed``."""
 
     attempt: Attempt
 
@@ -65,7 +65,7 @@ Action: TypeAlias = Store | EmitBatch | EmitCommit | EmitSuccess
 
 
 class Coordinator:
-    """Decides what becomes of batches.
+    """The state machine of a series of batches.
 
     >>> coordinator = Coordinator(CoordinatorState(), max_active=2)
     >>> coordinator.next_txid()
@@ -78,8 +78,8 @@ class Coordinator:
     (EmitSuccess(attempt=Attempt(txid=1, attempt=0)), 2)
 
     Args:
-        state: what was stored.
-        max_active: how many transactions are active at once.
+        state: as stored.
+        max_active: the maximum of active transactions.
     """
 
     def __init__(self, state: CoordinatorState, max_active: int = 1) -> None:
@@ -99,7 +99,7 @@ class Coordinator:
         return not self._active
 
     def next_txid(self) -> int | None:
-        """Return which transaction is to begin next; None: as many as may be are active."""
+        """Return the transaction that begins next; None: ``max_active`` is reached."""
         return self.current + len(self._active) if len(self._active) < self.max_active else None
 
     def is_replay(self, txid: int) -> bool:
@@ -110,7 +110,7 @@ class Coordinator:
         """Begin the next attempt of a transaction.
 
         Raises:
-            ValueError: it is not the one that is to begin next.
+            ValueError: it is not :meth:`next_txid`.
         """
         if txid != self.next_txid():
             raise ValueError(f"transaction {txid} cannot begin now")
@@ -121,14 +121,14 @@ class Coordinator:
         return [Store(self.state()), EmitBatch(attempt)]
 
     def processed(self, attempt: Attempt) -> list[Action]:
-        """All tasks have the whole batch."""
+        """Record that all tasks have the whole batch."""
         if not self._is(attempt, Status.PROCESSING):
             return []
         self._active[attempt.txid] = attempt, Status.PROCESSED
         return self._commit_current()
 
     def committed(self, attempt: Attempt) -> list[Action]:
-        """All tasks have committed."""
+        """Record that all tasks have committed."""
         if not self._is(attempt, Status.COMMITTING):
             return []
         del self._active[attempt.txid], self._attempts[attempt.txid]
@@ -136,14 +136,14 @@ class Coordinator:
         return [Store(self.state()), EmitSuccess(attempt), *self._commit_current()]
 
     def failed(self, attempt: Attempt) -> list[Attempt]:
-        """An attempt has failed, processing or committing; return those that are given up: it and all later ones."""
+        """Record that an attempt has failed; return the attempts that are given up: this one and all later ones."""
         if attempt.txid not in self._active or self._active[attempt.txid][0] != attempt:
             return []
         given_up = [txid for txid in self._active if txid >= attempt.txid]
         return [self._active.pop(txid)[0] for txid in given_up]
 
     def state(self) -> CoordinatorState:
-        """Return what is to be stored."""
+        """Return the state to store."""
         return CoordinatorState(self.current, dict(self._attempts))
 
     def _is(self, attempt: Attempt, status: Status) -> bool:

@@ -1,11 +1,11 @@
-"""What a task holds of batches that are not committed: an emitter their ranges, a state their tuples.
+"""A task's data for uncommitted batches: an emitter holds their ranges, a state their tuples.
 
-The rules are those of ``downspout.batches.core.protocol``. Each batch is in one of three states: unknown, *begun* (the
-tuple of ``$batch`` was seen by this process), or only *heard of* (tuples came before that).
+The rules are those of ``downspout.batches.core.protocol``. Each batch is in one of three states: unknown, *begun* (this
+process has seen the tuple of ``$batch``), or only *heard of* (other tuples came first).
 
-:class:`EmitterBatches` knows where each partition starts, and what is to be stored when; see
-``downspout.batches.batch_ranges`` for why this is exact. ``stored`` is always what the store holds of one partition, by
-transaction.
+:class:`EmitterBatches` decides where each partition starts and which ranges are committed; see
+``downspout.batches.batch_ranges`` for why this is exact. ``stored`` always means the store's ranges of one partition,
+by transaction.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Content = TypeVar("Content")
 
 
 class Held(Generic[Content]):
-    """The newest attempt of each transaction that is not done, and what is held of it.
+    """The newest attempt of each unfinished transaction, with its content.
 
     >>> held = Held(list)
     >>> held.of(Attempt(1, 0)).append("early")  # a tuple that came before the beginning
@@ -33,7 +33,7 @@ class Held(Generic[Content]):
     (True, None, [])
 
     Args:
-        new: makes what is held of a batch.
+        new: makes the content of a batch.
     """
 
     def __init__(self, new: Callable[[], Content]) -> None:
@@ -45,15 +45,15 @@ class Held(Generic[Content]):
         return len(self._batches)
 
     def of(self, attempt: Attempt) -> Content | None:
-        """Return what is held of an attempt, which may be heard of for the first time; None: it is stale.
+        """Return the content of an attempt, which may be new; None: it is stale, so its tuples are acked and dropped.
 
-        A tuple of a stale attempt is acked and dropped. What was held of older attempts is dropped.
+        The content of older attempts is dropped.
         """
         batch = self._newest(attempt)
         return None if batch is None else batch.content
 
     def begin(self, attempt: Attempt) -> bool:
-        """Note that an attempt begins; return whether it is not stale."""
+        """Record that an attempt begins; return whether it is current."""
         batch = self._newest(attempt)
         if batch is None:
             return False
@@ -61,30 +61,30 @@ class Held(Generic[Content]):
         return True
 
     def has_begun(self, attempt: Attempt) -> bool:
-        """Return whether this process has seen the beginning of an attempt that is not stale."""
+        """Return whether an attempt is current and this process has seen its beginning."""
         batch = self._batches.get(attempt.txid)
         return batch is not None and batch.attempt == attempt.attempt and batch.has_begun
 
     may_commit = has_begun
-    """A commit of any other attempt is answered with a fail: something of it may be lost."""
+    """A commit of any other attempt must fail: parts of it may be lost."""
 
     def before(self, txid: int | None) -> Iterator[tuple[Attempt, Content]]:
-        """Yield the attempts of earlier transactions (None: of all) that have begun, the latest first."""
+        """Yield the begun attempts of earlier transactions (None: of all), latest first."""
         for earlier in self._batches.irange(maximum=txid, inclusive=(True, False), reverse=True):
             batch = self._batches[earlier]
             if batch.has_begun:
                 yield Attempt(earlier, batch.attempt), batch.content
 
     def drop_after(self, txid: int) -> None:
-        """Drop what is held of later transactions: their coordinator has given them up with this one.
+        """Drop later transactions: their coordinator has given them up with this one.
 
-        Only where tuples of ``$batch`` alone are held, since those come in order.
+        Only for holders of ``$batch`` tuples alone, since these come in order.
         """
         for later in list(self._batches.irange(minimum=txid, inclusive=(False, True))):
             del self._batches[later]
 
     def success(self, txid: int) -> None:
-        """Drop what is held up to a transaction, which is done."""
+        """Drop transactions up to one that is done."""
         self._done = max(self._done, txid)
         for done in list(self._batches.irange(maximum=txid)):
             del self._batches[done]
@@ -110,10 +110,10 @@ P = TypeVar("P", bound=Hashable)
 
 
 class Plan(NamedTuple):
-    """What a transactional batch has of a partition.
+    """A transactional batch's part of a partition.
 
-    ``again`` is the range that its first attempt had. If that is None, and it ``is_new``, it has what comes next;
-    otherwise a later batch is stored and this one is not, and it has nothing.
+    ``again`` is the range of its first attempt. Without it, the batch reads on if it ``is_new``; otherwise only a later
+    batch is stored, so this one has no records of the partition.
     """
 
     again: BatchRange | None
@@ -121,7 +121,7 @@ class Plan(NamedTuple):
 
 
 class EmitterBatches(Generic[P]):
-    """The ranges of the batches that are not done, by partition.
+    """The ranges of unfinished batches, by partition.
 
     >>> batches = EmitterBatches[str]()
     >>> batches.begin(Attempt(1, 0), {"p": BatchRange(0, 4)})
@@ -134,27 +134,27 @@ class EmitterBatches(Generic[P]):
     """
 
     def __init__(self) -> None:
-        self._held: Held[dict[P, BatchRange | None]] = Held(dict)  # None: left out, and no batch before has it
+        self._held: Held[dict[P, BatchRange | None]] = Held(dict)  # None: left out, and in no earlier batch
 
     def hear(self, attempt: Attempt) -> bool:
-        """Note that an attempt is about to begin, which gives up those before and behind it; False: it is stale."""
+        """Prepare for an attempt: drop its earlier attempts and later transactions; return False if it is stale."""
         ranges = self._held.of(attempt)
         if ranges is None:
             return False
-        # Batches reach an emitter in the order in which they begin. So one that was seen before, and lies behind this
-        # one, is given up too; it would say where the next batch starts.
+        # Batches reach an emitter in the order in which they begin. So later transactions that came before this one
+        # were given up, and must not determine where the next batch starts.
         self._held.drop_after(attempt.txid)
         ranges.clear()
         return True
 
     def begin(self, attempt: Attempt, ranges: Mapping[P, BatchRange], left_out: Collection[P] = ()) -> None:
-        """Note what an attempt holds; it is not stale.
+        """Record the ranges of an attempt, which is not stale.
 
         Args:
-            attempt: which one.
-            ranges: what it holds of each partition.
-            left_out: partitions that it leaves out, and that no batch before it has. The store may have a range of
-                them for an attempt of this transaction that failed.
+            attempt: the attempt.
+            ranges: its range of each partition.
+            left_out: partitions that it leaves out and that no earlier batch has. The store may have a range of
+                them from a failed attempt of this transaction.
         """
         held = self._held.of(attempt)
         assert held is not None
@@ -163,28 +163,28 @@ class EmitterBatches(Generic[P]):
         self._held.begin(attempt)
 
     def before(self, partition: P, txid: int, stored: Mapping[int, BatchRange]) -> BatchRange | None:
-        """Return the range of a partition in the batch before, or in the last one that holds it."""
+        """Return the range of a partition in the latest earlier batch that has one."""
         latest = max((earlier for earlier in stored if earlier < txid), default=0)
         for attempt, ranges in self._held.before(txid):
             if attempt.txid < latest:
-                break  # of the same transaction, memory has the newer attempt: the store may have one that failed
+                break  # for the same transaction, prefer memory: the store may have a failed attempt
             if partition in ranges:
                 return ranges[partition]
         return stored.get(latest)
 
     def plan(self, partition: P, txid: int, stored: Mapping[int, BatchRange]) -> Plan:
-        """Return what a transactional batch has of a partition."""
+        """Return a transactional batch's part of a partition."""
         if txid in stored:
             return Plan(after(stored[txid], self.before(partition, txid, stored)), is_new=False)
         return Plan(None, is_new=all(other < txid for other in stored))
 
     def to_commit(self, attempt: Attempt) -> dict[P, BatchRange] | None:
-        """Return the ranges that are committed with an attempt; None: this process has not seen its beginning."""
+        """Return the ranges to commit with an attempt; None: this process has not seen its beginning."""
         held = self._held.of(attempt) if self._held.may_commit(attempt) else None
         return None if held is None else {partition: each for partition, each in held.items() if each is not None}
 
     def in_flight(self) -> dict[P, int]:
-        """Return by partition how many records the attempts hold that are not done."""
+        """Return the number of records in unfinished batches, by partition."""
         found: dict[P, int] = {}
         for _, ranges in self._held.before(None):
             for partition, each in ranges.items():
@@ -195,5 +195,5 @@ class EmitterBatches(Generic[P]):
         return found
 
     def success(self, txid: int) -> None:
-        """Forget what is done."""
+        """Drop transactions up to ``txid``."""
         self._held.success(txid)

@@ -1,4 +1,4 @@
-"""Attempts and ranges of batches, what travels between the components of a batch topology, and what is stored.
+"""Attempts and ranges of batches, the messages between the components of a batch topology, and the stored forms.
 
 ::
 
@@ -7,31 +7,30 @@
                 ──$success▶ emitter and state tasks
 
 The coordinator emits ``$batch`` and ``$commit`` with a message id, so each opens a tuple tree, and ``$success`` without
-one. All three go to all tasks (all-grouping). What a bolt emits for a batch is anchored to the tuple that it came from,
-and its field ``attempt`` is the attempt. So the tree of ``$batch`` is complete when all tasks have the whole batch.
+one. All three go to all tasks (all-grouping). A bolt anchors a batch's tuples to their input, with the attempt in the
+field ``attempt``. So the tree of ``$batch`` is complete when all tasks have the whole batch.
 
-Rules for a task that holds something of a batch, an emitter or a state:
+Rules for a task that holds data of batches, an emitter or a state:
 
-* It has seen the *beginning* of an attempt when the tuple of ``$batch`` has come. Tuples of an attempt whose beginning
-  it has not seen are kept and **not acked** until it comes: if the task were restarted between the two, it would have
-  lost what it had acked, and yet seen the beginning.
-* A tuple of an older attempt than the newest of its transaction is acked and dropped; a newer attempt drops what is
-  held of the older ones.
-* A ``$commit`` of an attempt whose beginning it has not seen, or that is not the newest, is answered with *fail*.
-* ``$success`` of a transaction drops what is held up to it. It may be lost.
+* It has seen the *beginning* of an attempt once it has the tuple of ``$batch``. Earlier tuples of the attempt are kept
+  and **not acked** until then: otherwise a restart in between could lose acked tuples of an attempt whose beginning the
+  new process sees.
+* A tuple of an older attempt than the newest of its transaction is acked and dropped; a newer attempt drops the data of
+  older ones.
+* A ``$commit`` of an attempt is *failed* if the task has not seen its beginning or knows a newer one.
+* ``$success`` of a transaction drops all data up to it. This message may be lost.
 
-:class:`downspout.batches.core.held.Held` keeps these rules.
+:class:`downspout.batches.core.held.Held` implements these rules.
 
-**JSON.** The metadata of a batch and partition has two forms: Trident's of today and that of Kafka 0.8's spout.
-Today's is ``{"firstOffset": 5, "lastOffset": 9, "topologyId": "…"}``. That of 0.8 is ``{"offset": 5, "nextOffset": 10,
-"instanceId": "…", "partition": 0, "broker": {…}, "topic": "…", "topology": {"name": "…", "id": "…"}}``. Both are read,
-today's is written. Trident writes a batch without records as one whose first and last offset are both that before the
-position; ours has its first offset *at* the position, which Trident reads as empty too, and which cannot be taken for
-a batch of one record.
+**JSON.** The metadata of a batch and partition has two forms. Trident's current one is ``{"firstOffset": 5,
+"lastOffset": 9, "topologyId": "…"}``; that of Kafka 0.8's spout is ``{"offset": 5, "nextOffset": 10, "instanceId": "…",
+"partition": 0, "broker": {…}, "topic": "…", "topology": {"name": "…", "id": "…"}}``. Both are read, the current one is
+written. For a batch without records, Trident writes the offset before the position as both first and last offset. Ours
+has its first offset *at* the position: Trident reads that as empty too, and it cannot be mistaken for one record.
 
-Two fields are ours. ``topicId`` is Kafka's id of the topic: offsets say nothing about another topic of the same name.
-``records`` is how many records there were: compaction may take some of them from between the first and the last.
-Trident reads past both, and what Trident has written is read without them.
+Two fields are ours: ``topicId``, Kafka's id of the topic, since offsets mean nothing in a re-created topic; and
+``records``, the number of records, since compaction may remove some of them. Trident ignores both, and its own metadata
+is read without them.
 """
 
 from __future__ import annotations
@@ -44,20 +43,20 @@ FIRST_ATTEMPT = 0
 
 
 class Attempt(NamedTuple):
-    """One try of a transaction. The first field of each tuple of a batch; over Storm's pipe it is a JSON list."""
+    """One attempt of a transaction. The first field of each tuple of a batch; over Storm's pipe it is a JSON list."""
 
     txid: int  # from 1
-    attempt: int  # from 0, as in Trident; of one transaction, later tries have higher ones
+    attempt: int  # from 0, as in Trident; higher for later attempts of a transaction
 
     @classmethod
     def of(cls, value: Sequence[Any]) -> Attempt:
-        """Return ``value`` as an Attempt; it may have become a plain list on Storm's pipe.
+        """Return ``value``, which may be a list after Storm's pipe, as an Attempt.
 
         >>> Attempt.of([3, 0])
         Attempt(txid=3, attempt=0)
 
         Raises:
-            ValueError: it is no attempt.
+            ValueError: it is not an attempt.
         """
         if type(value) is cls:
             return value
@@ -77,25 +76,25 @@ class Attempt(NamedTuple):
         return type(value) is Attempt or (isinstance(value, list) and [*map(type, value)] == [int, int])
 
     def __str__(self) -> str:
-        """Return how messages name it: ``transaction 3, attempt 0``."""
+        """Return the attempt as named in messages: ``transaction 3, attempt 0``."""
         return f"transaction {self.txid}, attempt {self.attempt}"
 
 
 class BatchRange(NamedTuple):
-    """Which records of a partition are in a batch: from ``first`` to ``last``, both included.
+    """The offsets of a batch in one partition, from ``first`` to ``last`` inclusive.
 
-    An empty one has ``last = first - 1`` and ``first`` is the position, so the next start is ``last + 1`` in each case.
+    An empty range has ``first`` at the position and ``last = first - 1``, so the next start is always ``last + 1``.
     """
 
     first: int
     last: int
-    topology_id: str = ""  # of the topology that stored it; empty where unknown
-    topic_id: str = ""  # Kafka's id of the topic; empty where unknown
-    records: int | None = None  # how many there were; None: not known
+    topology_id: str = ""  # of the topology that stored it; empty if unknown
+    topic_id: str = ""  # Kafka's id of the topic; empty if unknown
+    records: int | None = None  # number of records; None: unknown
 
     @property
     def next(self) -> int:
-        """Where the next batch starts.
+        """The start of the next batch.
 
         >>> BatchRange(5, 9).next, BatchRange.empty(10).next
         (10, 10)
@@ -104,12 +103,12 @@ class BatchRange(NamedTuple):
 
     @classmethod
     def empty(cls, position: int, topology_id: str = "", topic_id: str = "") -> BatchRange:
-        """Return the range of a partition that has no records in a batch."""
+        """Return the range of a partition without records in a batch."""
         return cls(position, position - 1, topology_id, topic_id)
 
 
 class CoordinatorState(NamedTuple):
-    """What a coordinator stores: the transaction to commit next, and the last attempt of each that may be active."""
+    """A coordinator's stored state: the next transaction to commit, and the last attempt of each that may be active."""
 
     current: int = FIRST_TXID
     attempts: Mapping[int, int] = {}
@@ -119,23 +118,23 @@ BATCH: Final = "$batch"
 COMMIT: Final = "$commit"
 SUCCESS: Final = "$success"
 CONTROL: Final = (BATCH, COMMIT, SUCCESS)
-"""The coordinator's streams, by Trident's names."""
+"""The coordinator's streams, with Trident's names."""
 
 ATTEMPT: Final = "attempt"
 BATCH_FIELDS: Final = (ATTEMPT, "epoch", "partitions")
-"""``epoch``: of the coordinator's claim, for writes to the store. ``partitions``: those of this attempt, in order, each
-as ``[topic, partition]``; a coordinator of a user's own may put anything there that its emitter understands."""
+"""``epoch``: of the coordinator's claim, for writes to the store. ``partitions``: of this attempt, in order, each as
+``[topic, partition]``; a user's own coordinator may put anything here that its emitter understands."""
 COMMIT_FIELDS: Final = (ATTEMPT, "epoch")
 SUCCESS_FIELDS: Final = (ATTEMPT, "epoch")
 FIELDS: Final = {BATCH: BATCH_FIELDS, COMMIT: COMMIT_FIELDS, SUCCESS: SUCCESS_FIELDS}
 
 
 MICRO_BATCHES: Final = "downspout.micro_batches"
-"""In a component's configuration: an engine makes the batches, so no coordinator speaks to it."""
+"""Configuration key of a component whose batches are made by an engine, without a coordinator."""
 
 
 def message_id(stream: str, attempt: Attempt) -> str:
-    """Return the message id of a tuple of the coordinator.
+    """Return the message id of a coordinator's tuple.
 
     >>> message_id(COMMIT, Attempt(3, 1))
     '$commit/3/1'
@@ -144,7 +143,7 @@ def message_id(stream: str, attempt: Attempt) -> str:
 
 
 def of_message_id(text: str) -> tuple[str, Attempt]:
-    """Return the stream and the attempt that a message id names.
+    """Return the stream and attempt of a message id.
 
     >>> of_message_id("$commit/3/1")
     ('$commit', Attempt(txid=3, attempt=1))
@@ -157,7 +156,7 @@ T = TypeVar("T")
 
 
 def share(partitions: Sequence[T], task: int, tasks: int) -> list[T]:
-    """Return the partitions of one task: in their order, in turns.
+    """Return the partitions of one task, assigned round-robin.
 
     >>> share(["a", "b", "c", "d", "e"], 1, 2), share(["a"], 1, 2)
     (['b', 'd'], [])
@@ -166,7 +165,7 @@ def share(partitions: Sequence[T], task: int, tasks: int) -> list[T]:
 
 
 class ForeignMetadataError(ValueError):
-    """Stored metadata is of no known form."""
+    """Stored metadata has an unknown form."""
 
 
 def encode_range(found: BatchRange) -> dict[str, Any]:
@@ -183,7 +182,7 @@ def encode_range(found: BatchRange) -> dict[str, Any]:
 
 
 def decode_range(value: Any) -> BatchRange:
-    """Return the range that metadata of either form says.
+    """Return the range of metadata in either form.
 
     >>> decode_range({"offset": 5, "nextOffset": 10, "instanceId": "x", "topology": {"id": "wc-1", "name": "wc"}})
     BatchRange(first=5, last=9, topology_id='wc-1', topic_id='', records=None)
@@ -191,7 +190,7 @@ def decode_range(value: Any) -> BatchRange:
     10
 
     Raises:
-        ForeignMetadataError: it is of neither form.
+        ForeignMetadataError: it has neither form.
     """
     if not isinstance(value, Mapping):
         raise ForeignMetadataError(f"{value!r} is not the metadata of a batch")
@@ -211,14 +210,14 @@ def decode_range(value: Any) -> BatchRange:
 
 
 def after(found: BatchRange, previous: BatchRange | None) -> BatchRange:
-    """Return a stored range with Trident's form of an empty batch recognised, by what the batch before it holds.
+    """Return a stored range, with Trident's form of an empty batch recognised by comparison with the previous batch.
 
     >>> after(BatchRange(9, 9), BatchRange(5, 9)) == BatchRange.empty(10)
     True
     >>> after(BatchRange(9, 9), BatchRange(5, 8)) == BatchRange(9, 9)
     True
 
-    One with a topic's id is ours, so it is what it says.
+    A range with a topic id is ours, and returned unchanged.
 
     >>> after(BatchRange(9, 9, topic_id="new"), BatchRange(5, 9, topic_id="old")).first
     9
@@ -231,7 +230,7 @@ def after(found: BatchRange, previous: BatchRange | None) -> BatchRange:
 
 
 def encode_attempts(state: CoordinatorState) -> dict[str, int]:
-    """Return the attempt ids as JSON has them: its keys are texts.
+    """Return the attempt ids for JSON, with text keys.
 
     >>> encode_attempts(CoordinatorState(3, {3: 1, 4: 0}))
     {'3': 1, '4': 0}
@@ -246,11 +245,11 @@ def decode_state(current: Any, attempts: Any) -> CoordinatorState:
     CoordinatorState(current=3, attempts={2: 5, 3: 1})
 
     Args:
-        current: the content of ``currtx``; None: there is none.
-        attempts: the content of ``currattempts``; None: there is none.
+        current: the content of ``currtx``, if any.
+        attempts: the content of ``currattempts``, if any.
 
     Raises:
-        ForeignMetadataError: one of them is of another form.
+        ForeignMetadataError: one of them has another form.
     """
     if type(current) is not int and current is not None:
         raise ForeignMetadataError(f"currtx is {current!r}, not a number")
@@ -264,7 +263,7 @@ def decode_state(current: Any, attempts: Any) -> CoordinatorState:
 
 
 def encode_partitions(partitions: Sequence[Sequence[Any]]) -> list[dict[str, Any]]:
-    """Return the coordinator's metadata of a transaction, as Trident's Kafka spout has it.
+    """Return the coordinator's metadata of a transaction, in the form of Trident's Kafka spout.
 
     >>> encode_partitions([["orders", 0]])
     [{'topic': 'orders', 'partition': 0}]
@@ -273,13 +272,13 @@ def encode_partitions(partitions: Sequence[Sequence[Any]]) -> list[dict[str, Any
 
 
 def decode_partitions(value: Any) -> list[list[Any]]:
-    """Return the partitions that the coordinator's metadata names.
+    """Return the partitions of a coordinator's metadata.
 
     >>> decode_partitions([{"topic": "orders", "partition": 0}])
     [['orders', 0]]
 
     Raises:
-        ForeignMetadataError: it is of another form.
+        ForeignMetadataError: it has another form.
     """
     try:
         found = [[each["topic"], each["partition"]] for each in value]
@@ -291,7 +290,7 @@ def decode_partitions(value: Any) -> list[list[Any]]:
 
 
 def partition_id(topic: str, partition: int) -> str:
-    """Return the name of a partition's metadata, as Trident's Kafka spout has it.
+    """Return the name of a partition's metadata, as in Trident's Kafka spout.
 
     >>> partition_id("orders", 3)
     'orders/3'
@@ -304,7 +303,7 @@ def committed(
     ranges: Mapping[str, Mapping[int, BatchRange]],
     partitions: Iterable[tuple[str, int]],
 ) -> dict[tuple[str, int], int]:
-    """Return by partition where the first batch begins that is not committed; those without a batch are left out.
+    """Return the next offset after the committed batches, by partition; without partitions that have no batch.
 
     >>> ranges = {"orders/0": {1: BatchRange(0, 4), 2: BatchRange(5, 9), 3: BatchRange(10, 12)}}
     >>> committed(CoordinatorState(current=3), ranges, [("orders", 0), ("orders", 1)])

@@ -1,15 +1,16 @@
-"""The three kinds of value that a state may hold, and how one transaction's updates change them.
+"""The three kinds of state value, and how a transaction updates them.
 
 =================  ===========================  ================================================================
 kind               stored                       an update by a transaction
 =================  ===========================  ================================================================
 non_transactional  ``value``                    is always applied
-transactional      ``[txid, value]``            same txid: is in it already, and left out; later: is applied
-opaque             ``[txid, value, previous]``  same txid: is applied to ``previous``; later: is applied
+transactional      ``[txid, value]``            is applied if its txid is later; the same txid is in it already
+opaque             ``[txid, value, previous]``  is applied if its txid is later; the same txid replaces ``value``,
+                                                starting from ``previous``
 =================  ===========================  ================================================================
 
-A stored txid that is later than the one that commits is an error, where the kind holds one: the state belongs to
-another series of transactions. The forms are those of Trident's JSON serializers.
+A stored txid later than the committing one is an error: the state belongs to another series of transactions. The forms
+are those of Trident's JSON serializers.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ Key = TypeVar("Key", bound=Hashable)
 
 
 class StateKind(Enum):
-    """What is stored beside a value, to tell a repeated update from a new one."""
+    """How a value is stored, to distinguish a repeated update from a new one."""
 
     NON_TRANSACTIONAL = "non_transactional"
     TRANSACTIONAL = "transactional"
@@ -31,21 +32,21 @@ class StateKind(Enum):
 
 
 class ForeignValueError(ValueError):
-    """A stored value is not of the kind that is asked for, or a later transaction than this one has written it."""
+    """A stored value is of another kind, or was written by a later transaction."""
 
 
 class Base(NamedTuple):
-    """What a transaction's updates of a key start from."""
+    """The value of a key to which a transaction's updates are applied."""
 
-    value: Any  # None: there is none
-    is_applied: bool = False  # whether the updates of this transaction are in it already
+    value: Any  # None: no value
+    is_applied: bool = False  # whether it includes this transaction's updates already
 
 
 LENGTHS = {StateKind.TRANSACTIONAL: 2, StateKind.OPAQUE: 3}
 
 
 def base(kind: StateKind, stored: Any, txid: int) -> Base:
-    """Return what the updates of a transaction start from.
+    """Return the value to which a transaction's updates are applied.
 
     >>> base(StateKind.TRANSACTIONAL, [3, 4], 3), base(StateKind.TRANSACTIONAL, [1, 3], 3)
     (Base(value=4, is_applied=True), Base(value=3, is_applied=False))
@@ -55,7 +56,7 @@ def base(kind: StateKind, stored: Any, txid: int) -> Base:
     Args:
         kind: how the value is stored.
         stored: the stored form; None: nothing is stored.
-        txid: the transaction that commits.
+        txid: the committing transaction.
 
     Raises:
         ForeignValueError: the stored form is of another kind, or of a later transaction.
@@ -72,15 +73,15 @@ def base(kind: StateKind, stored: Any, txid: int) -> Base:
 
 
 def stored_form(kind: StateKind, before: Any, txid: int, value: Any) -> Any:
-    """Return how a value is stored.
+    """Return the stored form of a value.
 
     >>> stored_form(StateKind.OPAQUE, 4, 3, 6)
     [3, 6, 4]
 
     Args:
         kind: how the value is stored.
-        before: the value that the transaction's updates started from.
-        txid: the transaction that commits.
+        before: the value before the transaction's updates.
+        txid: the committing transaction.
         value: the value after them.
     """
     if kind is StateKind.NON_TRANSACTIONAL:
@@ -89,9 +90,9 @@ def stored_form(kind: StateKind, before: Any, txid: int, value: Any) -> Any:
 
 
 class Commit(Generic[Key]):
-    """The updates of one transaction by one task: they add up, and reads see them. Nothing is stored before the end.
+    """The updates of one transaction by one task, visible to its reads; :meth:`changes` returns what to store.
 
-    The examples of Trident's documentation, first transactional: batch 3 brings man, man, dog.
+    The examples of Trident's documentation. Transactional: batch 3 has man, man, dog.
 
     >>> stored = {"man": [1, 3], "dog": [3, 4], "apple": [2, 10]}
     >>> commit = Commit(StateKind.TRANSACTIONAL, 3, stored)
@@ -109,8 +110,8 @@ class Commit(Generic[Key]):
     >>> after(3), after(2)
     ({'key': [3, 6, 4]}, {'key': [2, 3, 1]})
 
-    An opaque attempt may lack a key that an earlier attempt of the same transaction has stored, since its records are
-    others. Such a key goes back to its previous value: its records come again in a later transaction.
+    An opaque attempt may have other records, and lack a key that an earlier attempt of the same transaction has stored.
+    That key is reset to its previous value: its records come again in a later transaction.
 
     >>> Commit(StateKind.OPAQUE, 2, {"key": [2, 4, 1]}, replaced=["key"]).changes()
     {'key': [2, 1, 1]}
@@ -118,7 +119,7 @@ class Commit(Generic[Key]):
     Args:
         kind: how values are stored.
         txid: the transaction.
-        stored: the stored form of each key that is used; a key that is not there is one without a value.
+        stored: the stored form of each used key; without an entry, a key has no value.
         replaced: keys that earlier attempts of this transaction have stored.
     """
 
@@ -137,20 +138,20 @@ class Commit(Generic[Key]):
         return found
 
     def get(self, key: Key) -> Any:
-        """Return the value of a key, this transaction's updates in it; None where there is none."""
+        """Return the value of a key, including this transaction's updates; None if it has none."""
         if key in self._values:
             return self._values[key]
         value = self._base(key).value
-        # A list or a dict may be changed in place, and what the updates started from must stay as it was.
+        # The caller may change a list or dict in place; the base must not change.
         return deepcopy(value) if isinstance(value, list | dict) else value
 
     def put(self, key: Key, value: Any) -> None:
-        """Set the value of a key. Where the transaction is in the stored value already, nothing changes."""
+        """Set the value of a key, unless the stored value includes this transaction already."""
         if not self._base(key).is_applied:
             self._values[key] = value
 
     def update(self, key: Key, change: Callable[[Any], Any]) -> None:
-        """Set the value of a key to what ``change`` makes of it; it is given None where there is no value."""
+        """Set the value of a key to ``change(value)``, called with None if it has none, as :meth:`put` does."""
         if not self._base(key).is_applied:
             self._values[key] = change(self.get(key))
 
