@@ -225,13 +225,12 @@ class _Run:
         error: DownspoutError | None = None
         try:
             for line in split_lines(self._pieces(), LINE_SHARE * record_bytes_max):
-                if not self._pace.wait(self._rest):
+                # The line may be incomplete if the request to stop came before its end.
+                if self._stop.signal or not self._pace.wait(self._rest):
                     break
                 self.writer.send(self.line + 1, parse(self.line + 1, line), headers, partition)
                 self.line += 1
                 self._progress.show(self.sending)
-                if self._stop.signal:
-                    break
         except LongLineError as long:
             error = RecordError(f"{self._source}:{self.line + 1}: {long}", cure="one record to a line")
         except OSError as failed:

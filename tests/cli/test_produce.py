@@ -244,10 +244,10 @@ def start(broker: EmbeddedKafka, *arguments: str, **given: Any) -> subprocess.Po
 def test_a_request_to_stop_writes_what_was_read(
     kafka_broker: EmbeddedKafka, topic_name: str, number: int, name: str
 ) -> None:
-    """A line is written while the next one is waited for; then the signal ends it, and it says how many."""
+    """Whole lines are written while the next one is incomplete; then the signal ends it: no part of a line is sent."""
     follower = start(kafka_broker, "produce", topic_name)
     assert follower.stdin is not None
-    follower.stdin.write(b"one\ntwo\n")
+    follower.stdin.write(b"one\ntwo\nthr")
     follower.stdin.flush()
 
     def read() -> list[bytes] | None:
