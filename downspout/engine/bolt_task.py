@@ -396,7 +396,7 @@ class BoltTask(Task):
         for tuple_id in [held for held in self.held if held not in waiting]:
             guilty = tup is not None and tuple_id == tup.id
             acker.fail(self.held, tuple_id, failure if guilty else innocent)
-            self.failed += 1
+            self.failed += self.sizes.pop(tuple_id, 1)
             if self.world.observer is not None:
                 self.world.observer.on_fail(self, tuple_id)
         if in_a_row:

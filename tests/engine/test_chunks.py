@@ -268,7 +268,7 @@ class Keeps(Some):
 
 
 def test_a_restart_forgets_the_sizes_of_chunks_that_were_held() -> None:
-    """What the task held is failed by a restart, and nothing of it stays in its books."""
+    """A restart fails what the task held, record by record in its figures, and nothing of it stays in its books."""
     (keeps,) = run_once(Keeps, chunk(["dog", "cat"]), chunk(["damaged"], 2))
-    assert (keeps.restarts, keeps.failed) == (1, 2)
+    assert (keeps.restarts, keeps.failed) == (1, 3)
     assert (keeps.held, keeps.sizes) == ({}, {})
