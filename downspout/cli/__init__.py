@@ -1,9 +1,9 @@
 """The command line: ``downspout COMMAND …``.
 
-Each command lives in a module of its own that offers ``add_parser(subparsers)`` and sets ``handler``, a function
-from the parsed arguments to an exit code. Errors that are meant for a user are printed without a traceback.
+Each command is a module with ``add_parser(subparsers)``, which sets ``handler``, a function from the parsed arguments
+to an exit code. A DownspoutError is printed without a traceback.
 
-To change what every command takes: arguments.py
+To change arguments that commands share: arguments.py
 To change how errors are printed: terminal.py
 """
 
@@ -24,11 +24,11 @@ COMMANDS = (
 )  # fmt: skip
 
 
-CLOSED_PIPE = 141  # 128 + SIGPIPE, as shells say of a program whose reader has gone. Not 0: the rest is unknown.
+CLOSED_PIPE = 141  # 128 + SIGPIPE, as in shells. Not 0: the rest of the result is unknown.
 
 
 def build_parser(command: str | None = None) -> argparse.ArgumentParser:
-    """Return the parser with all commands, or for one of them alone: its module is then the only one to be imported."""
+    """Return the parser with all commands, or with one of them, which imports only its module."""
     from downspout.cli.arguments import EXIT_CODES, Parser, exit_codes
 
     parser = Parser(
@@ -47,7 +47,7 @@ def build_parser(command: str | None = None) -> argparse.ArgumentParser:
 
 
 class _Version(argparse.Action):
-    """Looks up the version when it is asked for, which takes longer than all else that a help needs."""
+    """Looks up the version only on request, because that is slower than all the rest of `--help`."""
 
     def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
         print(f"downspout {_version()}")
@@ -59,7 +59,7 @@ def _version() -> str:
 
     try:
         return version("downspout")
-    except PackageNotFoundError:  # run from a checkout that was never installed
+    except PackageNotFoundError:  # a checkout that was never installed
         return "0 (not installed)"
 
 
@@ -79,8 +79,7 @@ def _main(argv: Sequence[str] | None) -> int:
     from downspout.cli.terminal import complain, fill_gaps, finish, printable, take_any_text
     from downspout.errors import DownspoutError
 
-    # Python looks for garbage a last time before it ends, through all that was ever imported, and the system takes all
-    # that is left anyway: a twentieth of a second of each command.
+    # Saves a twentieth of a second per command: Python's last garbage collection would scan all imported modules.
     atexit.register(gc.freeze)
     fill_gaps()
     take_any_text()
@@ -100,9 +99,9 @@ def _main(argv: Sequence[str] | None) -> int:
         finish(sys.stdout)
         return code
     except DownspoutError as error:
-        if getattr(arguments, "json", None) is True:  # a run writes its own: it may have put another in stdout's place
+        if getattr(arguments, "json", None) is True:  # a run writes its own, because it may have replaced stdout
             print(json.dumps(error.as_dict(), indent=2))
-        complain(printable(str(error), keep="\n\t"))  # names in it may be what others wrote into Kafka
+        complain(printable(str(error), keep="\n\t"))  # it may contain names that others wrote to Kafka
         return error.exit_code
     except BrokenPipeError:  # `downspout … | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -1,4 +1,4 @@
-"""How commands reach Kafka: ``--bootstrap`` and ``--client``, and below them the settings that a run would have."""
+"""Access to Kafka: ``--bootstrap`` and ``--client``, or else the settings of the environment and ``downspout.toml``."""
 
 from __future__ import annotations
 
@@ -37,19 +37,17 @@ def add_store(parser: argparse.ArgumentParser) -> None:
     """Add ``--store`` and ``--store-password``."""
     parser.add_argument(
         "--store", metavar="URL",
-        help="where the spout keeps its offsets (default: kafka.offset_store of downspout.toml or the environment; or "
-        "kafka, which is the group)",
+        help="where the spout keeps its offsets (default: kafka.offset_store of downspout.toml or the environment, or "
+        "else the group in Kafka)",
     )  # fmt: skip
     parser.add_argument("--store-password", metavar="REF", help="its password, as env:NAME or file:PATH")
 
 
 def way_in(arguments: argparse.Namespace, noted: Mapping[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
-    """Return the brokers and the properties of the client, as the options, the environment and the file give them.
-
-    ``noted`` holds where none of these says anything.
+    """Return brokers and client properties from the options, the environment, the file, or else ``noted``.
 
     Raises:
-        ConfigError: an option makes no sense, or a secret that it refers to is not there.
+        ConfigError: an option is invalid, or a secret that it refers to does not exist.
     """
     options = {BOOTSTRAP: arguments.bootstrap, **_given(arguments.client)}
     found = {
@@ -62,7 +60,7 @@ def way_in(arguments: argparse.Namespace, noted: Mapping[str, Any] | None = None
 
 
 def _layered(options: Mapping[str, Any], noted: Mapping[str, Any]) -> dict[str, Any]:
-    """Return settings as options, the environment, the file, and what is noted give them."""
+    """Return settings from the options, the environment, the file and ``noted``, in this order of precedence."""
     given = [
         Layer("options", options),
         layers.from_environment(os.environ),
@@ -76,7 +74,7 @@ def _layered(options: Mapping[str, Any], noted: Mapping[str, Any]) -> dict[str, 
 
 
 def _given(pairs: list[str]) -> dict[str, str]:
-    """Return the properties of ``--client`` by their keys. No message holds a value."""
+    """Return the properties of ``--client`` by their keys; error messages contain no values."""
     from kafka import KafkaConsumer
 
     found = {}
@@ -93,11 +91,11 @@ def _given(pairs: list[str]) -> dict[str, str]:
 
 
 def open_cluster(arguments: argparse.Namespace, noted: Mapping[str, Any] | None = None) -> Cluster:
-    """Return the brokers that the options name; see :func:`way_in`.
+    """Return the cluster of :func:`way_in`.
 
     Raises:
-        ConfigError: an option makes no sense.
-        BrokerError: no broker answers there, or it refuses us.
+        ConfigError: an option is invalid.
+        BrokerError: no broker answers, or it refuses us.
     """
     from downspout.kafka.clusters import cluster_for
 
@@ -105,10 +103,10 @@ def open_cluster(arguments: argparse.Namespace, noted: Mapping[str, Any] | None 
 
 
 def batch_store(arguments: argparse.Namespace) -> tuple[str, str | None]:
-    """Return where batches are kept, by ``--store`` or the settings, and the password.
+    """Return the URL of the batches' store, from ``--store`` or the settings, and its password.
 
     Raises:
-        ConfigError: there is no such store, or a file that is not there is named.
+        ConfigError: the store's scheme is unknown, or its file does not exist.
     """
     from downspout.batches.stores import check_batch_store
     from downspout.offsets.stores.sqlite import path_of
@@ -120,13 +118,13 @@ def batch_store(arguments: argparse.Namespace) -> tuple[str, str | None]:
     setting = "--store" if arguments.store else key
     location = of_project_url(str(found.get(key, SETTINGS[key].default)), setting, {})
     check_batch_store(location, setting)
-    if location.startswith("sqlite:") and not (path := path_of(location, setting)).exists():  # it would be made
+    if location.startswith("sqlite:") and not (path := path_of(location, setting)).exists():  # opening would create it
         raise ConfigError(f"{setting}: there is no {path}", cure="where the topology runs, or --store URL")
     return location, with_secrets({password_key: found.get(password_key)})[password_key]
 
 
 def nothing_committed(arguments: argparse.Namespace, group: str) -> ConfigError:
-    """Return the error for a group without a commit where the options look for one."""
+    """Return the error for a group without a commit in the topics or store of the options."""
     where = f" for {', '.join(arguments.topic)}" if arguments.topic else ""
     where += f" in {arguments.store}" if arguments.store else ""
     option = "--store" if arguments.store else "--topic" if arguments.topic else "--bootstrap"
@@ -134,11 +132,11 @@ def nothing_committed(arguments: argparse.Namespace, group: str) -> ConfigError:
 
 
 def open_groups(arguments: argparse.Namespace) -> Cluster:
-    """Return the brokers that the options name, and the offsets of groups where their spouts keep them.
+    """Return the cluster, with groups' offsets from the store that their spouts use.
 
     Raises:
-        ConfigError: an option makes no sense.
-        BrokerError: no broker answers there, or it refuses us.
+        ConfigError: an option is invalid.
+        BrokerError: no broker answers, or it refuses us.
     """
     from downspout.offsets.group_offsets import StoredGroups
     from downspout.settings.folders import of_project_url

@@ -1,4 +1,4 @@
-"""What several commands take: which topology, until when, and with which settings."""
+"""Arguments that commands share: topology, bounds, settings, and others."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from downspout.settings.object_path import place as folder_or_object
 
 
 class Parser(argparse.ArgumentParser):
-    """As Python's; the parsers of its commands are of this class, too."""
+    """Python's parser with better errors, used for all commands."""
 
-    # Python's own parser hands what a command does not know up to the program's, which then prints its own usage.
+    # Python passes a command's unknown arguments to the program's parser, whose error would show the wrong usage.
     def parse_known_args(self, args: Sequence[str] | None = None, namespace: Any = None) -> Any:  # type: ignore[override]
-        """Parse; an error where anything is left."""
+        """Parse; any unknown argument is an error."""
         words = list(sys.argv[1:] if args is None else args)
-        if unknown := self._unknown(words):  # said before that an argument is missing
+        if unknown := self._unknown(words):  # reported before missing arguments
             self._refuse([unknown])
         found, rest = super().parse_known_args(words, namespace)
         if rest:
@@ -31,7 +31,7 @@ class Parser(argparse.ArgumentParser):
         return found, rest
 
     def _unknown(self, words: Sequence[str]) -> str:
-        """Return the first word that looks like an option and is none, or the beginning of one."""
+        """Return the first word that looks like an option but is neither one nor a prefix of one."""
         if any(action.nargs in (argparse.REMAINDER, argparse.PARSER) for action in self._actions):
             return ""  # some of the words are another parser's
         for word in words:
@@ -74,28 +74,28 @@ EXIT_CODES = {
     3: "a package or program is not installed",
     4: "no broker, or the last commit failed",
     5: "a record could not be processed, and there is no dead-letter topic",
-    6: "records that were not processed are gone from Kafka",
+    6: "Kafka deleted records before they were processed",
     7: "a sink cannot write, or its directory is damaged",
     8: "a component failed and the run cannot go on",
-    9: "Storm or Spark cannot be started, reached or used, or ended",
+    9: "Storm or Spark cannot be started, reached or used, or has ended",
     14: "another process has taken over",
     15: "a group is still too far behind",
     130: "stopped by Ctrl-C",
-    141: "the reader of the output closed it",
+    141: "the reader of the output closed the pipe",
     143: "stopped by SIGTERM",
 }
-"""What each exit code means, in a few words; docs/reference/exit-codes.md has the whole story."""
-METRICS_PORT = 9464  # That of OpenTelemetry's exporters for Prometheus
+"""Short meanings of the exit codes; docs/reference/exit-codes.md explains them."""
+METRICS_PORT = 9464  # As in OpenTelemetry's Prometheus exporters
 NIMBUS_PORT = 6627  # Storm's default
-RUN_CODES = (4, 5, 6, 7, 8, 14, 143)  # Those of a run, beside those that every command has
+RUN_CODES = (4, 5, 6, 7, 8, 14, 143)  # Of a run, besides those of every command
 
 
 def exit_codes(*codes: int, **own: str) -> str:
-    """Return the sentence on exit codes that ends a command's help.
+    """Return the sentence on exit codes at the end of a command's help.
 
     Args:
-        codes: which the command has, beside those that every command has.
-        own: what a code means to this command, by its number behind an underscore.
+        codes: the command's codes, besides those of every command.
+        own: meanings specific to the command, such as ``_10="missing"``.
 
     >>> exit_codes(_0="exact", _10="missing")[:36]
     'Exit codes: 0 exact; 1 an error with'
@@ -106,7 +106,7 @@ def exit_codes(*codes: int, **own: str) -> str:
 
 
 def sentence(text: str) -> str:
-    """Return a command's line in the list of commands as its description.
+    """Return a command's description, made from its line in the list of commands.
 
     >>> sentence("list the topics of Kafka")
     'List the topics of Kafka.'
@@ -128,7 +128,7 @@ def add_topology(parser: argparse.ArgumentParser) -> None:
 
 
 def add_bounds(parser: argparse.ArgumentParser) -> None:
-    """Add when a run stops by itself: ``--until`` and ``--for``."""
+    """Add the bounds of a run: ``--until`` and ``--for``."""
     parser.add_argument("--until", choices=["end"], help="stop when everything in the topics at the start is processed")
     parser.add_argument("--for", dest="for_s", metavar="TIME", help="stop after this long: 30s, 5m, 1h")
 
@@ -149,7 +149,7 @@ def add_summary(parser: argparse.ArgumentParser, quiet: str) -> None:
         "--json",
         dest="json_path",
         metavar="PATH",
-        help="write the summary, or the error that ended the run, as JSON; - is stdout, and then all else goes to "
+        help="write the summary, or the error that ended the run, as JSON; with -, to stdout, and everything else to "
         "stderr",
     )
 
@@ -159,7 +159,7 @@ def add_metrics_port(parser: argparse.ArgumentParser, what: str) -> None:
 
     Args:
         parser: of the command.
-        what: what is served there.
+        what: the content served, for the help.
     """
     parser.add_argument(
         "--metrics-port",
@@ -167,7 +167,7 @@ def add_metrics_port(parser: argparse.ArgumentParser, what: str) -> None:
         nargs="?",
         const=METRICS_PORT,
         metavar="PORT",
-        help=f"serve {what}; {METRICS_PORT} without PORT, 0 is a free port",
+        help=f"serve {what}; PORT is {METRICS_PORT} by default, 0 means any free port",
     )
     parser.add_argument(
         "--metrics-host", metavar="HOST", help="address to listen on (default: 127.0.0.1; 0.0.0.0: all)"
@@ -188,12 +188,12 @@ def add_ui(parser: argparse.ArgumentParser) -> None:
         nargs="?",
         const="",
         metavar="[HOST:]PORT",
-        help="show the run on a web page, on this machine alone (127.0.0.1:8650) unless a HOST is given",
+        help="show the run on a web page, reachable only from this machine (127.0.0.1:8650) unless HOST is given",
     )
 
 
 def add_nimbus(parser: Any) -> None:
-    """Add ``--nimbus``: a Storm that is not ours."""
+    """Add ``--nimbus``: a Storm other than the local node."""
     parser.add_argument(
         "--nimbus",
         type=_nimbus,
@@ -212,7 +212,7 @@ def _nimbus(text: str) -> tuple[str, int]:
 
 
 def add_requirements(parser: argparse.ArgumentParser) -> None:
-    """Add ``--with``: what a bundle holds besides what it finds by itself."""
+    """Add ``--with``: additional requirements of a bundle."""
     parser.add_argument(
         "--with",
         dest="extra",
@@ -224,7 +224,7 @@ def add_requirements(parser: argparse.ArgumentParser) -> None:
 
 
 def place(text: str) -> Path:
-    """Return the path that an option names; an error of the command line where it is not on this machine."""
+    """Return an option's path, which must be on this machine."""
     try:
         return Path(local_path(text, repr(text)))
     except ConfigError as error:
@@ -232,7 +232,7 @@ def place(text: str) -> Path:
 
 
 def sink_place(text: str) -> Path:
-    """Return the directory of a sink that an option names: on this machine, or on an object store."""
+    """Return an option's sink directory, on this machine or an object store."""
     try:
         return folder_or_object(text, "DIR")
     except ConfigError as error:
@@ -246,20 +246,20 @@ def _number(text: str, low: int, high: int) -> int:
 
 
 def port(text: str) -> int:
-    """Return the number of a port."""
+    """Return a port number."""
     return _number(text, 1, 65535)
 
 
 def port_or_any(text: str) -> int:
-    """Return the number of a port to listen on; 0 is a free one."""
+    """Return a port number to listen on; 0 is any free one."""
     return _number(text, 0, 65535)
 
 
 def positive(text: str) -> int:
-    """Return a number of things, at least one."""
+    """Return a positive number."""
     return _number(text, 1, 2**31 - 1)
 
 
 def natural(text: str) -> int:
-    """Return an offset, or the number of a partition."""
+    """Return an offset or partition number."""
     return _number(text, 0, 2**63 - 1)

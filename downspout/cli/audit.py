@@ -1,4 +1,4 @@
-"""``downspout audit``: is every record in the files exactly once, and if not, why not?"""
+"""``downspout audit``: check that every record is in the files exactly once, and explain differences."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def add_parser(commands: Any) -> None:
         "--topic",
         action="append",
         default=[],
-        help="a topic that should be in the directory (default: those in its log, and those that --topology reads); "
+        help="a topic that the directory must contain (default: those in its log, and those that --topology reads); "
         "may be repeated",
     )
     add_access(parser)
@@ -69,7 +69,7 @@ def add_parser(commands: Any) -> None:
     )
     add_settings(parser, "a setting that the topology was run with; may be repeated")
     parser.add_argument(
-        "--dead-letters", metavar="TOPIC", help="the dead-letter topic (default: those that the runs noted)"
+        "--dead-letters", metavar="TOPIC", help="the dead-letter topic (default: those recorded by the runs)"
     )
     parser.add_argument(
         "--late",
@@ -96,14 +96,14 @@ def handle(arguments: argparse.Namespace) -> int:
         raise ConfigError("--group needs Kafka, which --files-only does not use", cure="one of the two")
     if arguments.files_only and arguments.late:
         raise ConfigError("--late needs Kafka, which --files-only does not use", cure="one of the two")
-    with aside(wanted=bool(arguments.topology)) as out:  # what its file and its bolts print is no part of the report
+    with aside(wanted=bool(arguments.topology)) as out:  # keeps output of its file and bolts out of the report
         report = _audit(arguments)
         print_result(json.dumps(report.as_dict(), indent=2) if arguments.json else render(report), out)
     return report.exit_code
 
 
 def _audit(arguments: argparse.Namespace) -> AuditReport:
-    """Ask Kafka, run the topology again if that is asked for, and compare."""
+    """Compare the directory with Kafka, and with a replay of the topology if requested."""
     from downspout.audit.audit import REPLAY_SAMPLE, directory_that_exists
     from downspout.audit.expected import dead_letters_of, noted_run
 
@@ -134,7 +134,7 @@ def _audit(arguments: argparse.Namespace) -> AuditReport:
 
 
 def _dead_letters(given: str | None, cluster: Cluster | None) -> list[str]:
-    """Return the dead-letter topic that the user names; it must exist."""
+    """Return the dead-letter topic given by the user, which must exist."""
     if cluster is not None and given and not existing(cluster, [given]):
         raise ConfigError(
             f"--dead-letters {given}: there is no such topic",
@@ -146,7 +146,7 @@ def _dead_letters(given: str | None, cluster: Cluster | None) -> list[str]:
 def _compare(
     arguments: argparse.Namespace, cluster: Cluster | None, dead_letters: Sequence[str], **options: Any
 ) -> AuditReport:
-    """Audit with what the arguments say, and these options."""
+    """Audit with the arguments and these options."""
     from downspout.audit.audit import audit
 
     return audit(
@@ -164,7 +164,7 @@ def _compare(
 
 @contextmanager
 def _replay(arguments: argparse.Namespace, file: str, topology_class: str | None, run: Run) -> Iterator[ReplayApart]:
-    """Give what runs the topology again; it ends with the context."""
+    """Yield a process that replays the topology."""
     from downspout.audit.replays import ReplayApart
     from downspout.testing.harness import run_on_records
 
@@ -177,7 +177,7 @@ def _replay(arguments: argparse.Namespace, file: str, topology_class: str | None
 
 
 def _with_group(overrides: Sequence[str], group: str | None) -> list[str]:
-    """Return the settings that the topology was run with: the group whose commits are asked for is its own.
+    """Return the settings of the topology, in which ``--group`` is its ``kafka.group``.
 
     >>> _with_group(["parquet.directory=x"], "g"), _with_group(["spout:kafka.group=h"], "g")
     (['parquet.directory=x', 'kafka.group=g'], ['spout:kafka.group=h'])
@@ -195,7 +195,7 @@ def existing(cluster: Cluster, topics: Sequence[str]) -> list[str]:
 
 
 def matching(cluster: Cluster, replay: ReplayApart) -> list[str]:
-    """Return the topics that the topology's patterns match now; its own dead letters and Kafka's topics are none."""
+    """Return the topics that the topology's patterns match now, except its dead letters and Kafka's own topics."""
     if not replay.patterns:
         return []
     from downspout.audit.kafka import KafkaSide
@@ -206,7 +206,7 @@ def matching(cluster: Cluster, replay: ReplayApart) -> list[str]:
 
 
 def parse_windows(start: str | None, end: str | None) -> dict[int | None, AuditWindow]:
-    """Return the offsets to audit, by partition; None is for those that are not named.
+    """Return the offsets to audit, by partition; those of None apply to all others.
 
     >>> parse_windows("0:100,1:250", "1000")[1]
     AuditWindow(start=250, end=1000)
@@ -224,7 +224,7 @@ def parse_windows(start: str | None, end: str | None) -> dict[int | None, AuditW
 
 
 def parse_offset_list(option: str, text: str | None) -> dict[int | None, int]:
-    """Return offsets by partition (``0:100,1:250``); None is for those that are not named (``100``)."""
+    """Return offsets by partition (``0:100,1:250``), or under None for all partitions (``100``)."""
     found: dict[int | None, int] = {}
     for part in (text or "").split(",") if text else ():
         partition, colon, offset = part.strip().rpartition(":")
@@ -235,7 +235,7 @@ def parse_offset_list(option: str, text: str | None) -> dict[int | None, int]:
 
 
 def render(report: AuditReport) -> str:
-    """Return the report for people: a line per partition, what is odd, and the verdict last."""
+    """Return the report as text: a line per partition, the differences, and the verdict."""
     lines = [
         f"{report.directory}: {counted(report.found.row_count, 'row')} in {counted(report.found.file_count, 'file')}"
     ]

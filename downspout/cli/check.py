@@ -1,4 +1,4 @@
-"""``downspout check``: what is wrong with a topology, without running it."""
+"""``downspout check``: find mistakes in a topology without running it."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ def add_parser(commands: Any) -> None:
     )
     add_topology(parser)
     add_settings(parser)
-    parser.add_argument("--all", action="store_true", help="show the defaults too, not only what was given")
-    parser.add_argument("--given", action="store_true", help=argparse.SUPPRESS)  # what is now the default
+    parser.add_argument("--all", action="store_true", help="show defaults too")
+    parser.add_argument("--given", action="store_true", help=argparse.SUPPRESS)  # now the default
     parser.set_defaults(handler=handle)
 
 
 def handle(arguments: argparse.Namespace) -> int:
-    """Print the values and findings; exit with 2 if there is an error among them."""
+    """Print settings and findings; return 2 if any finding is an error."""
     from downspout.engine.load import load
     from downspout.run import topology_check as check
 

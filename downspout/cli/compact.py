@@ -1,4 +1,4 @@
-"""``downspout compact``: many small files of a sink's directory become few large ones."""
+"""``downspout compact``: merge the small files of a sink's directory into large ones."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def add_parser(commands: Any) -> None:
         "--keep", default="7d", metavar="TIME",
         help="delete replaced files, and snapshots of readers, that are older than this (default: 7d)",
     )  # fmt: skip
-    parser.add_argument("--dry-run", action="store_true", help="say what would be merged, and change nothing")
+    parser.add_argument("--dry-run", action="store_true", help="show what would be merged, without changing anything")
     parser.add_argument(
         "--forget-missing", action="store_true",
         help="continue without files that the log names but that are gone; their rows will not be written again",
@@ -55,7 +55,7 @@ def add_parser(commands: Any) -> None:
 
 
 def handle(arguments: argparse.Namespace) -> int:
-    """Compact, and sum up."""
+    """Compact, and print a summary."""
     from downspout.cli.compare import sigterm_as_ctrl_c
     from downspout.cli.terminal import log_to_stderr
     from downspout.sink.compact import Compactor
@@ -95,7 +95,7 @@ def _dry_run(compactor: Compactor, arguments: argparse.Namespace) -> int:
 
 
 def render(directory: str | Path, done: Compacted) -> str:
-    """Return the summary for people."""
+    """Return the summary as text."""
     lines = [f"forgotten: {path}" for path in done.forgotten]
     besides = [
         f"{count:,} {what}"
@@ -128,7 +128,7 @@ def parse_size(option: str, text: str) -> int:
 
 
 def parse_age(option: str, text: str) -> float:
-    """Return the seconds of an option. It has a unit: a bare 7, meant as days, would delete what is 7 s old."""
+    """Return an option's seconds. It must have a unit: a bare 7, meant as days, would delete files after 7 s."""
     if (found := seconds_of(text)) is None:
         raise ConfigError(f"{option} {text} is not a duration", cure="7d, 12h, 30m or 0s")
     return found

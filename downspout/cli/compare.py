@@ -1,4 +1,4 @@
-"""``downspout compare``: does a topology make the same tables on every engine?"""
+"""``downspout compare``: check that a topology makes the same tables on every engine."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from rich.progress import Progress
 
 NAMES = ("local", "local-record", "local-chunk", "storm", "spark", "spark-record", "spark-chunk", "native")
-BY_DEFAULT = ("local", "storm", "spark", "native")  # With kafka.emit given, an engine is run where it is asked for
+BY_DEFAULT = ("local", "storm", "spark", "native")  # Engines with a fixed kafka.emit run only on request
 
 
 def add_parser(commands: Any) -> None:
@@ -36,10 +36,10 @@ def add_parser(commands: Any) -> None:
         epilog=exit_codes(
             _0="equal",
             _1="different",
-            _2="fewer than two engines ran, one that --engines names did not finish, or an option is wrong",
+            _2="fewer than two engines ran, an engine of --engines did not finish, or an option is wrong",
             _4="no broker",
         )
-        + " Reading starts where kafka.start says (LATEST: at the beginning) and stops at the present end. If a bolt "
+        + " Reading starts where kafka.start says (LATEST: at the beginning) and stops at the current end. If a bolt "
         "writes elsewhere, it does so once for each engine.",
     )
     add_topology(parser)
@@ -68,7 +68,7 @@ def handle(arguments: argparse.Namespace) -> int:
 
 
 def parse_engines(text: str | None) -> list[str]:
-    """Return the engines that are named, each once.
+    """Return the named engines, each once.
 
     >>> parse_engines("native, local"), parse_engines(None)
     (['native', 'local'], [])
@@ -84,7 +84,7 @@ def parse_engines(text: str | None) -> list[str]:
 
 @contextmanager
 def directory(keep: Path | None) -> Iterator[Path]:
-    """Give an empty folder: the user's, or a temporary one that is deleted at the end."""
+    """Yield an empty folder: the user's, or a temporary one."""
     if keep is None:
         folder = Path(tempfile.mkdtemp(prefix="downspout-compare-"))
         try:
@@ -104,7 +104,7 @@ def directory(keep: Path | None) -> Iterator[Path]:
 
 @contextmanager
 def sigterm_as_ctrl_c() -> Iterator[None]:
-    """Let SIGTERM do what Ctrl-C does: end what was started, and delete what is temporary."""
+    """Treat SIGTERM like Ctrl-C: stop the engines, and delete temporary files."""
 
     def interrupt(number: int, frame: FrameType | None) -> None:
         raise KeyboardInterrupt
@@ -120,7 +120,7 @@ def sigterm_as_ctrl_c() -> Iterator[None]:
 
 
 class Shown:
-    """Says on standard error how it goes: a line for what has happened, and on a terminal a clock for what goes on."""
+    """Shows progress on standard error: a line per event, and on a terminal a clock for the running engine."""
 
     def __enter__(self) -> Self:
         from rich.console import Console
@@ -130,7 +130,7 @@ class Shown:
         return self
 
     def __call__(self, engine: str, what: str) -> None:
-        """Say what an engine does; ``runs`` goes on until the next word, but for those that say what is waited for."""
+        """Show what an engine does; the clock of ``runs`` continues through messages that begin with ``waiting``."""
         if self._running is not None and what.startswith("waiting"):
             self._running.console.print(f"{engine}: {what}", markup=False, soft_wrap=True)
             return

@@ -1,6 +1,6 @@
-"""``downspout completion``: what a shell needs to complete our commands, by argcomplete.
+"""``downspout completion``: print the script for a shell's completion, by argcomplete.
 
-At each TAB the shell runs ``downspout`` with ``_ARGCOMPLETE`` set. It then prints what fits, and runs nothing.
+At each TAB the shell runs ``downspout`` with ``_ARGCOMPLETE`` set, which prints completions instead of running.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ def add_parser(commands: Any) -> None:
     """Add the command."""
     parser = commands.add_parser(
         "completion",
-        help="print what a shell needs to complete commands at TAB",
-        description="Print what a shell needs to complete commands, options, topologies and settings at TAB. "
+        help="print the script that completes commands at TAB",
+        description="Print the shell script that completes commands, options, topologies and settings at TAB. "
         + "; ".join(f"{shell}: {how}" for shell, how in HOW.items())
         + ".",
         epilog=exit_codes(),
@@ -54,21 +54,21 @@ def handle(arguments: argparse.Namespace) -> int:
 
 
 def answer(parser: argparse.ArgumentParser) -> None:
-    """Print what fits and end, if it is a shell that asks."""
+    """Print completions and exit, if a shell requested them."""
     try:
         import argcomplete
         from argcomplete.completers import ChoicesCompleter
     except ImportError:
-        sys.exit(1)  # the shell then completes nothing; to go on would run a command that is not finished
+        sys.exit(1)  # completes nothing; continuing would run an unfinished command
     _add_completers(parser)
-    # For all else, such as topics and groups, nothing is offered: not files, as argcomplete would.
+    # For other arguments, such as topics and groups, offer nothing; argcomplete would offer files.
     argcomplete.autocomplete(
         parser, always_complete_options="long", exit_method=sys.exit, default_completer=ChoicesCompleter({})
     )
 
 
 def _add_completers(parser: argparse.ArgumentParser) -> None:
-    """Say of each argument of each command what it takes, by its name."""
+    """Set the completer of each argument, chosen by its name."""
     completers: dict[str, Callable[..., Sequence[str]]] = {
         "target": topology_files, "topology": topology_files, "overrides": settings, "scope": scopes,
     }  # fmt: skip
@@ -76,7 +76,7 @@ def _add_completers(parser: argparse.ArgumentParser) -> None:
         takes_name = action.dest == "topology" and action.metavar in (None, "NAME")
         completer = None if takes_name else completers.get(action.dest, paths if _takes_path(action) else None)
         if completer is not None:
-            action.completer = completer  # type: ignore[attr-defined]   # argcomplete looks for it
+            action.completer = completer  # type: ignore[attr-defined]   # for argcomplete
 
 
 def _takes_path(action: argparse.Action) -> bool:
@@ -86,7 +86,7 @@ def _takes_path(action: argparse.Action) -> bool:
 
 
 def actions_of(parser: argparse.ArgumentParser) -> Iterator[argparse.Action]:
-    """Yield the arguments of a command and of those below it."""
+    """Yield the arguments of a command and its subcommands."""
     for action in parser._actions:
         yield action
         if isinstance(action, argparse._SubParsersAction):
@@ -95,14 +95,14 @@ def actions_of(parser: argparse.ArgumentParser) -> Iterator[argparse.Action]:
 
 
 def paths(prefix: str, **_: Any) -> list[str]:
-    """Return the files and folders that begin so."""
+    """Return the files and folders with this prefix."""
     start = os.path.expanduser(prefix)
     found = [f"{path}/" if os.path.isdir(path) else path for path in glob.glob(f"{glob.escape(start)}*")]
     return sorted(prefix + path.removeprefix(start) for path in found)
 
 
 def topology_files(prefix: str, **_: Any) -> list[str]:
-    """Return the Python files and folders that begin so; at first the topologies of the project."""
+    """Return the Python files and folders with this prefix; without one, the topologies of the project."""
     found = paths(prefix) if prefix else sorted(glob.glob("topologies/*.py"))
     return [
         path for path in found
@@ -111,7 +111,7 @@ def topology_files(prefix: str, **_: Any) -> list[str]:
 
 
 def settings(prefix: str, **_: Any) -> list[str]:
-    """Return the settings that begin so; behind ``=`` the values that there are.
+    """Return the settings with this prefix; after ``=``, their possible values.
 
     >>> settings("kafka.emit=")
     ['kafka.emit=auto', 'kafka.emit=record', 'kafka.emit=chunk']
@@ -131,7 +131,7 @@ def settings(prefix: str, **_: Any) -> list[str]:
 
 
 def scopes(prefix: str, **_: Any) -> list[str]:
-    """Return the scopes of settings that begin so, and within a scope its settings.
+    """Return the scopes with this prefix, or within a scope its settings.
 
     >>> scopes("ru"), scopes("run.se")
     (['run'], ['run.seed'])

@@ -1,7 +1,7 @@
-"""``downspout dlq``: look at dead letters, write their records back, delete them.
+"""``downspout dlq``: show dead letters, replay their records, delete them.
 
-``replay`` and ``purge`` only say what they would do, until ``--yes`` is given. Results go to stdout; with ``--json``
-each command prints one JSON value.
+``replay`` and ``purge`` change nothing without ``--yes``. Results go to stdout; with ``--json`` each command prints one
+JSON value.
 """
 
 from __future__ import annotations
@@ -30,23 +30,23 @@ UNKNOWN = "unknown"
 
 def add_parser(commands: Any) -> None:
     """Add the command with its subcommands."""
-    parser = commands.add_parser("dlq", help="look at dead letters, replay and purge them")
+    parser = commands.add_parser("dlq", help="show, replay and purge dead letters")
     actions = add_actions(parser)
     ls = _add(actions, "ls", _ls, "count dead letters by topic and exception")
-    show = _add(actions, "show", _show, "show one dead letter: its place, error, stack, headers, key and value")
+    show = _add(actions, "show", _show, "show one dead letter: its coordinates, error, stack, headers, key and value")
     show.add_argument("place", metavar="PLACE", help="the record that failed, such as orders[0]@918")
     show.add_argument(
         "--bytes", type=int, default=PREVIEW_BYTES, help=f"bytes of key and value to show ({PREVIEW_BYTES})"
     )
     replay = _add(
-        actions, "replay", _replay, "write records back to their topic; to sinks they are still the same records"
+        actions, "replay", _replay, "write records back to their topic; sinks recognise them as the same records"
     )
     replay.add_argument("--to", metavar="TOPIC", help="write to this topic instead")
     replay.add_argument(
         "--skip-truncated", action="store_true",
-        help="leave out dead letters that do not hold the whole record, because Kafka could not give it",
+        help="skip dead letters without the whole record, which Kafka could not return",
     )  # fmt: skip
-    purge = _add(actions, "purge", _purge, "delete the oldest dead letters for good")
+    purge = _add(actions, "purge", _purge, "delete the oldest dead letters permanently")
     purge.add_argument(
         "--before", required=True, metavar="OFFSET",
         help="delete dead letters below this offset of the dead-letter topic: 100, or 0:100,1:250 by partition",
@@ -74,20 +74,18 @@ def _add(actions: Any, name: str, action: Callable[[argparse.Namespace], int], t
 def _add_filters(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--topic", help="only records of this topic")
     parser.add_argument("--partition", type=int, help="only records of this partition")
-    parser.add_argument(
-        "--offsets", metavar="FROM-TO", help="only records at these offsets, both included: 900-950, 900-"
-    )
+    parser.add_argument("--offsets", metavar="FROM-TO", help="only records at these offsets, inclusive: 900-950, 900-")
     parser.add_argument("--exception", metavar="REGEX", help="only errors (class: message) that contain a match")
     parser.add_argument(
         "--since",
         metavar="TIME",
-        help="only records that failed last at or after this time: 2026-01-31T12:00, or epoch ms",
+        help="only records that last failed at or after this time: 2026-01-31T12:00, or epoch ms",
     )
-    parser.add_argument("--until", metavar="TIME", help="only records that failed last before this time")
+    parser.add_argument("--until", metavar="TIME", help="only records that last failed before this time")
 
 
 def choice_of(arguments: argparse.Namespace) -> Choice:
-    """Return which dead letters the options choose."""
+    """Return the choice of dead letters from the options."""
     from downspout.dead_letters.replay import Choice
 
     start, end = parse_offsets(arguments.offsets) if arguments.offsets else (None, None)
@@ -149,7 +147,7 @@ def _ls(arguments: argparse.Namespace) -> int:
 
 
 def _nothing_chosen(cluster: Cluster, topic: str) -> str:
-    """Return what there is, where nothing of it is meant."""
+    """Return a message that no dead letters match, with those that exist."""
     from downspout.dead_letters.replay import group_dead_letters, read_topic
 
     groups = group_dead_letters(each for each in read_topic(cluster, topic) if each.is_ours)
@@ -170,7 +168,7 @@ def _no_dead_letters(topic: str, count: int) -> DownspoutError:
 
 
 def render_groups(groups: list[LetterGroup]) -> str:
-    """Return a table, and the total.
+    """Return a table with the total.
 
     >>> from downspout.dead_letters.replay import LetterGroup
     >>> group = LetterGroup("orders", "RecordError", 2, example="orders[0]@7", message="orders[0]@7: no JSON")
@@ -179,7 +177,7 @@ def render_groups(groups: list[LetterGroup]) -> str:
     """
     rows = [["records", "topic", "exception", "first failed", "last failed", "for example"]]
     for group in groups:
-        # Errors of ours begin with the place themselves.
+        # Our errors begin with the coordinates already.
         named = [] if group.message.startswith(group.example) else [group.example]
         example = ": ".join(filter(None, [*named, group.message]))
         rows.append([
@@ -212,7 +210,7 @@ def _show(arguments: argparse.Namespace) -> int:
 
 
 def _at(arguments: argparse.Namespace, sorts: Sorts) -> list[DeadLetter]:
-    """Return the dead letters of a place, more than one where its topic was deleted and made again."""
+    """Return the dead letters of a record; several if its topic was deleted and created again."""
     from downspout.dead_letters.replay import Choice, read_topic
 
     parsed = re.fullmatch(r"(.+)\[([0-9]+)\]@([0-9]+)", arguments.place)
@@ -223,14 +221,14 @@ def _at(arguments: argparse.Namespace, sorts: Sorts) -> list[DeadLetter]:
     found, place = [], (parsed[1], int(parsed[2]), offset)
     for dead_letter in read_topic(_cluster(arguments), arguments.dead_letters):
         ours, record = any(sorts.count([dead_letter])), dead_letter.record
-        # A record that is no dead letter of ours has no other place than its own in the dead-letter topic.
+        # A record that is not one of our dead letters is identified by its own coordinates.
         if choice.takes(dead_letter) if ours else (record.topic, record.partition, record.offset) == place:
             found.append(dead_letter)
     return found
 
 
 def dead_letter_facts(dead_letter: DeadLetter, limit: int) -> dict[str, Any]:
-    """Return all that a dead letter holds, as JSON values; bytes that are not text are escaped."""
+    """Return a dead letter as JSON values; bytes that are not text are escaped."""
     from downspout.dead_letters.replay import identity_of
 
     names = ("topic", "topic_id", "partition", "offset", "attempts", "first_failure_ms", "last_failure_ms", "kind",
@@ -251,7 +249,7 @@ def dead_letter_facts(dead_letter: DeadLetter, limit: int) -> dict[str, Any]:
 
 
 def render_dead_letter(dead_letter: DeadLetter, limit: int) -> str:
-    """Return a dead letter for people; of a record that is none of ours, what there is."""
+    """Return a dead letter, or a record that is not one of ours, as text."""
     from downspout.dead_letters.replay import error_text, place_of
     from downspout.errors import coordinates
 
@@ -298,7 +296,7 @@ def _replay(arguments: argparse.Namespace) -> int:
         skip_cut = arguments.skip_truncated
         return plan_replay(cluster, arguments.dead_letters, chosen, to=arguments.to, write=write, skip_cut=skip_cut)
 
-    planned = plan(write=False)  # first: what is refused is refused before anything is written
+    planned = plan(write=False)  # first, so that a refusal comes before anything is written
     planned = plan(write=True) if arguments.yes else planned
     facts = {
         "dry_run": not arguments.yes, "records": planned.total, "to": planned.counts,
@@ -312,7 +310,7 @@ def _replay(arguments: argparse.Namespace) -> int:
 
 
 def render_replay(plan: Replay, *, done: bool) -> str:
-    """Return what was or would be written."""
+    """Return the result of a replay or its dry run."""
     verb = "written" if done else "would be written"
     lines = [f"{place} → {to}" for place, to in plan.examples]
     lines += ["…"] if plan.total > len(plan.examples) else []

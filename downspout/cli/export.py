@@ -1,4 +1,4 @@
-"""``downspout export``: a sink's directory as a Delta or an Iceberg table, kept in step with its commit log."""
+"""``downspout export``: copy new rows of a sink's directory, by its commit log, to a Delta or Iceberg table."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ def add_parser(commands: Any) -> None:
     parser = commands.add_parser(
         "export",
         help="keep a Delta or an Iceberg table in step with a sink's directory",
-        description="Copy into a Delta or Iceberg table all rows of a sink's directory that the table lacks, each "
-        "once, in one commit. It is safe while topologies write to the directory, while it is compacted, and while "
+        description="Add to a Delta or Iceberg table all rows of a sink's directory that it lacks, each once, in one "
+        "commit. It is safe while topologies write to the directory, while it is compacted, and while "
         "other exports run, and may be stopped at any moment.",
         epilog=exit_codes(
             _0="the table has all rows",
@@ -51,7 +51,7 @@ def add_parser(commands: Any) -> None:
     parser.add_argument(
         "--table", metavar="NAMESPACE.NAME", help="Iceberg: the table (default: downspout.<the directory's name>)"
     )
-    parser.add_argument("--no-origins", action="store_true", help="leave out which record each row came from")
+    parser.add_argument("--no-origins", action="store_true", help="omit the columns with each row's source record")
     parser.add_argument(
         "--follow", action="store_true", help="keep running until Ctrl-C, and export new rows as they appear"
     )
@@ -69,7 +69,7 @@ def add_parser(commands: Any) -> None:
 
 
 def handle(arguments: argparse.Namespace) -> int:
-    """Export, and sum up."""
+    """Export, and print a summary."""
     from downspout.cli.compare import sigterm_as_ctrl_c
     from downspout.cli.terminal import log_to_stderr
     from downspout.tables.export import Export

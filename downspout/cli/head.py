@@ -1,4 +1,4 @@
-"""``downspout head``: the last rows of a sink's directory, as a table or as JSON."""
+"""``downspout head``: show the last rows of a sink's directory, as a table or as JSON."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from downspout.cli.terminal import as_text, printable
 from downspout.formatting import columns
 
 CELL_MAX = 40
-"""Most characters of a value in the table; ``--json`` has all of it."""
+"""Longest value in the table; ``--json`` prints values whole."""
 
 
 def add_parser(commands: Any) -> None:
@@ -20,8 +20,8 @@ def add_parser(commands: Any) -> None:
     text = "show the last rows of a sink's directory"
     parser = commands.add_parser(
         "head", help=text,
-        description=f"{text[0].upper()}{text[1:]}: the rows of the files that its commit log names last. After a "
-        "compaction, these are the files that it wrote.",
+        description=f"{text[0].upper()}{text[1:]}: those of the newest files in its commit log. After a "
+        "compaction, these are the merged files.",
         epilog=exit_codes(_0="shown", _7="the directory is not a sink's, or is damaged"),
     )  # fmt: skip
     parser.add_argument("directory", type=sink_place, metavar="DIR", help="the sink's directory (parquet.directory)")
@@ -31,7 +31,7 @@ def add_parser(commands: Any) -> None:
 
 
 def handle(arguments: argparse.Namespace) -> int:
-    """Read the rows, and print them."""
+    """Print the rows."""
     names, rows = last_rows(arguments.directory, arguments.n)
     if arguments.json:
         for row in rows:
@@ -66,7 +66,7 @@ def last_rows(directory: Any, count: int) -> tuple[list[str], list[list[Any]]]:
 
 
 def plain(value: Any) -> Any:
-    """Return a value that JSON has not: bytes as text, times by ISO 8601, the rest as Python writes it."""
+    """Return a value that JSON cannot represent as text: bytes escaped, times in ISO 8601, others by ``str``."""
     if isinstance(value, bytes):
         return as_text(value)
     return value.isoformat() if isinstance(value, date | datetime | time) else str(value)

@@ -1,8 +1,8 @@
-"""Ctrl-C in a command that has no better answer to it: a KeyboardInterrupt, but never in the middle of an import.
+"""Ctrl-C in commands without a handler of their own: a KeyboardInterrupt, but never during an import.
 
-An import that is interrupted leaves a traceback, whatever is done about the error: C code makes an ImportError of
-it, and what Python calls back on its way ("Exception ignored in …") swallows it. So the interrupt waits until no import
-is under way, at most PATIENCE_S: a topology's file may hang.
+An interrupted import prints a traceback that we cannot prevent: C code turns the interrupt into an ImportError, and
+callbacks swallow it ("Exception ignored in …"). So the interrupt is delayed until no import is in progress, at most
+PATIENCE_S, because a topology's file may hang.
 """
 
 from __future__ import annotations
@@ -46,11 +46,11 @@ class _AfterImports:
         os.kill(os.getpid(), number)
 
     def finish(self) -> None:
-        """Raise what still waits: after this, another handler would get it."""
+        """Raise an interrupt that is still delayed: later, another handler would get it."""
         if self._again is not None and self._since is not None:
             self._again.cancel()
-            self._again.join()  # where it is too late to cancel, its signal comes to this handler, and ends this wait
-            if not self._is_sent:  # else it came while a run had its own handler, which has answered it
+            self._again.join()  # if too late to cancel, its signal interrupts this wait
+            if not self._is_sent:  # otherwise a run's own handler has handled it
                 raise KeyboardInterrupt
 
 
@@ -64,7 +64,7 @@ def _is_importing(frame: FrameType | None) -> bool:
 
 @contextlib.contextmanager
 def after_imports() -> Iterator[None]:
-    """Take Ctrl-C in this way while the context lasts; where the process ignores it, or has its own answer, not."""
+    """Delay Ctrl-C during imports while the context lasts, unless the process ignores it or has its own handler."""
     before = signal.getsignal(signal.SIGINT)
     is_programs = getattr(before, "__module__", "") in ("downspout.__main__", "__main__")
     ours = before is signal.default_int_handler or is_programs
@@ -81,23 +81,23 @@ def after_imports() -> Iterator[None]:
 
 
 class StopRequest:
-    """Whether Ctrl-C or SIGTERM has asked this command to end; it then does so in order. A second one ends it at once.
+    """Set by Ctrl-C or SIGTERM, for commands that check it and stop in order; a second signal stops them at once.
 
-    A KeyboardInterrupt may come between any two steps, such as a write and the note that it was done. A flag does not.
+    Unlike a flag, a KeyboardInterrupt could come between two related steps, such as a write and its record.
     """
 
     def __init__(self) -> None:
         self.signal = 0
 
     def __call__(self, number: int, frame: FrameType | None) -> None:
-        """Take a signal."""
+        """Handle a signal."""
         if self.signal:
             raise KeyboardInterrupt
         self.signal = number
 
     @property
     def exit_code(self) -> int:
-        """As shells have it: 130 after Ctrl-C, 143 after SIGTERM."""
+        """The shell's code: 130 after Ctrl-C, 143 after SIGTERM."""
         return 128 + self.signal
 
     def __str__(self) -> str:
@@ -106,7 +106,7 @@ class StopRequest:
 
 @contextlib.contextmanager
 def stop_request() -> Iterator[StopRequest]:
-    """Note Ctrl-C and SIGTERM while the context lasts, but not those that the process ignores."""
+    """Catch Ctrl-C and SIGTERM while the context lasts, unless the process ignores them."""
     request = StopRequest()
     if threading.current_thread() is not threading.main_thread():
         yield request

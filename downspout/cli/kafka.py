@@ -1,7 +1,7 @@
-"""``downspout kafka``: the embedded broker, and a look at what is in it.
+"""``downspout kafka``: run the embedded broker, list topics, write and read records.
 
-``start``, ``stop`` and ``status`` are about the broker of a directory; ``topics``, ``create``, ``produce`` and
-``consume`` work on any brokers (``--bootstrap``). Results go to stdout, progress to stderr.
+``start``, ``stop`` and ``status`` control the embedded broker; ``topics``, ``create``, ``produce`` and ``consume`` work
+with any brokers (``--bootstrap``). Results go to stdout, progress to stderr.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def _add_broker_actions(actions: Any) -> None:
     start.add_argument(
         "--foreground", action="store_true", help="stay in the foreground, and stop the broker at Ctrl-C"
     )
-    status = _add(actions, "status", _status, "say whether the broker runs", _1="it does not")
+    status = _add(actions, "status", _status, "show whether the broker is running", _1="it does not")
     status.add_argument("--json", action="store_true", help="print JSON")
     for each in (start, status, _add(actions, "stop", _stop, "stop the broker, and keep its data")):
         each.add_argument("--dir", type=place, help="directory of the broker (default: .downspout/kafka)")
@@ -81,7 +81,7 @@ def _add(actions: Any, name: str, action: Handler, text: str, **codes: str) -> a
 
 
 def _translated(action: Handler) -> Handler:
-    """Let what the client raises be an error for users."""
+    """Convert errors of the client to a BrokerError."""
 
     @functools.wraps(action)
     def handler(arguments: argparse.Namespace) -> int:
@@ -139,7 +139,7 @@ def _launch(kafka: EmbeddedKafka) -> Broker:
 
 
 def _start_and_stay(kafka: EmbeddedKafka, clock: Clock = SYSTEM_CLOCK) -> int:
-    """Wait for Ctrl-C or SIGTERM, then stop the broker; if it ends by itself, that is an error."""
+    """Run the broker until Ctrl-C or SIGTERM; it is an error if it ends by itself."""
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         broker = _launch(kafka)
@@ -182,7 +182,7 @@ def _status(arguments: argparse.Namespace) -> int:
 
 
 def _way_in(arguments: argparse.Namespace) -> tuple[str, dict[str, Any]]:
-    """Return the brokers and the properties of the client; the embedded broker is the one of ``--dir``."""
+    """Return brokers and client properties; ``--dir`` locates the embedded broker."""
     from downspout.broker.embedded import find_access
     from downspout.settings.secrets import resolve_client
 

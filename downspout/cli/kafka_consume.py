@@ -1,4 +1,4 @@
-"""``downspout kafka consume``: the records of a topic, for a person or as lines of JSON."""
+"""``downspout kafka consume``: print the records of a topic, as text or lines of JSON."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from downspout.kafka.port import Cluster, Record
     from downspout.kafka.scan import LogPoint
 
-FORMATS = ("utf8", "json", "base64", "hex")  # bytes that are not in the format are shown as text, or in base64
+FORMATS = ("utf8", "json", "base64", "hex")  # data not in the format is shown as text or base64
 PLACES = "beginning, end, an offset, or a time such as 2026-01-31T12:00 (UTC)"
 
 
@@ -44,7 +44,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     which.add_argument(
         "--isolation", choices=["read_committed", "read_uncommitted"], default="read_committed",
-        help="whether records of open and aborted transactions are left out (read_committed, the default)",
+        help="read_committed (the default) skips records of open and aborted transactions",
     )  # fmt: skip
     how = parser.add_argument_group("how they are printed")
     how.add_argument(
@@ -52,7 +52,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="one object per line, which `downspout kafka produce --json` takes",
     )  # fmt: skip
     how.add_argument(
-        "--raw", action="store_true", help="values alone, as they are, each with an end of line (escaped on a terminal)"
+        "--raw",
+        action="store_true",
+        help="only values, unchanged, each with a newline (escaped on a terminal)",
     )
     how.add_argument("--format", choices=FORMATS, default="utf8", help="how values are shown (utf8)")
     how.add_argument("--key-format", choices=FORMATS, default="utf8", help="how keys are shown (utf8)")
@@ -88,7 +90,7 @@ def _note(text: str) -> None:
 
 
 def _places(arguments: argparse.Namespace) -> tuple[LogPoint | None, LogPoint | None]:
-    """Return where to begin and where to stop; None: where the group stands, and never."""
+    """Return start and end; None means the group's position, and no end."""
     from downspout.kafka.scan import END
 
     if arguments.follow and arguments.until is not None:
@@ -100,7 +102,7 @@ def _places(arguments: argparse.Namespace) -> tuple[LogPoint | None, LogPoint | 
 
 
 def parse_place(option: str, text: str) -> LogPoint:
-    """Return a place in a log; a number is an offset.
+    """Parse a point in a log; a number is an offset.
 
     >>> parse_place("--from", "17"), parse_place("--from", "1970-01-01T00:00:01")
     (LogPoint(kind='offset', value=17), LogPoint(kind='time', value=1000))
@@ -121,7 +123,7 @@ def parse_place(option: str, text: str) -> LogPoint:
 
 
 def _writer(arguments: argparse.Namespace, out: TextIO) -> Callable[[Sequence[Record]], None]:
-    """Return what prints records; it returns when they are written."""
+    """Return the function that prints records, and returns once they are written."""
     if arguments.raw and (arguments.json_lines or arguments.format != "utf8"):
         other = "--json" if arguments.json_lines else "--format"
         raise ConfigError(f"--raw and {other}: raw values have no format", cure="one of them")
@@ -155,7 +157,7 @@ def _raw_escaped(record: Record) -> bytes:
 
 
 def render(record: Record, key_format: str = "utf8", value_format: str = "utf8") -> str:
-    """Return a record as one line: coordinates, time, key, value, headers; bytes that are no text are escaped.
+    """Return a record as one line: coordinates, time, key, value, headers; bytes that are not text are escaped.
 
     >>> from collections import namedtuple
     >>> R = namedtuple("R", "topic partition offset timestamp key value headers")

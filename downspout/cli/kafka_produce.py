@@ -1,4 +1,4 @@
-"""``downspout kafka produce``: lines, of text or of JSON, become records."""
+"""``downspout kafka produce``: write lines of text or JSON as records."""
 
 from __future__ import annotations
 
@@ -26,23 +26,23 @@ if TYPE_CHECKING:
 PROGRESS_S = 1.0
 REFUSED_SHOWN = 10
 MESSAGE_TIMEOUT_S = 180
-"""What a topology's message timeout would be: a record without an answer is given up after two thirds of it."""
+"""The equivalent of a topology's message timeout; a record is given up after two thirds of it without an answer."""
 FINISH_S = 130.0
 READ_BYTES = 1 << 16
 LINGER_S, IDLE_S = 0.01, 0.2
-LINE_SHARE = 8  # A line of JSON may be so much longer than its record
+LINE_SHARE = 8  # A line of JSON may be this many times longer than its record
 SETTINGS = (
     "acks", "idempotence", "compression", "partitioner", "linger_ms", "batch_bytes", "request_bytes_max",
     "buffer_bytes",
 )  # fmt: skip
-"""Settings of KafkaBolt that make sense here."""
+"""Settings of KafkaBolt that apply here."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options."""
     parser.add_argument("topic", help="topic to write to; it is created if it does not exist")
     parser.add_argument("file", nargs="?", help="file to read (default: standard input)")
-    lines = parser.add_argument_group("what a line holds")
+    lines = parser.add_argument_group("format of a line")
     lines.add_argument("--key-separator", metavar="X", help="split each line into key and value at the first X")
     lines.add_argument(
         "--tombstones",
@@ -57,7 +57,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     lines.add_argument(
         "--header", action="append", default=[], metavar="NAME=VALUE", help="add this header; may be repeated"
     )
-    where = parser.add_argument_group("where records go, and how")
+    where = parser.add_argument_group("partitions and delivery")
     where.add_argument("--partition", type=natural, help="write all to this partition, unless a line names another")
     where.add_argument(
         "--partitions", type=positive, default=1, help="number of partitions, if the topic does not exist yet (1)"
@@ -105,7 +105,7 @@ def _settings(arguments: argparse.Namespace) -> dict[str, Any]:
             raise ConfigError(f"--set {pair}: no such setting", cure=f"produce.NAME=VALUE with {', '.join(SETTINGS)}")
         given[name] = value
     conf = {f"produce.{name}": value for name, value in given.items()} | {"produce.topic": arguments.topic}
-    check(conf)  # which says that idempotence is off, if it has to be
+    check(conf)  # which warns if idempotence must be off
     settings = produce_settings(conf)
     if settings["acks"] != "all":
         settings["idempotence"] = False
@@ -172,7 +172,7 @@ def _writer(
 
 
 def _make_topic(cluster: Cluster, topic: str, partitions: int, partition: int | None) -> None:
-    """Create the topic where it is not there; who may write to one that is there need not have the right to create."""
+    """Create the topic if it does not exist; an existing one needs no permission to create."""
     with closing(cluster.consumer(group=None)) as consumer:
         found = len(consumer.partitions_for(topic))
     count = found or partitions
@@ -191,7 +191,7 @@ def _opened(file: str | None) -> Iterator[tuple[str, int]]:
         yield "stdin", sys.stdin.fileno()
         return
     try:
-        if os.path.isdir(file):  # it can be opened, and not read
+        if os.path.isdir(file):  # open would succeed, but not read
             raise IsADirectoryError(EISDIR, os.strerror(EISDIR))
         descriptor = os.open(file, os.O_RDONLY)
     except OSError as error:
@@ -206,7 +206,7 @@ def _opened(file: str | None) -> Iterator[tuple[str, int]]:
 
 
 class _Run:
-    """Takes lines from a descriptor to the writer. While no line is there, answers are taken and progress is shown."""
+    """Passes lines from a descriptor to the writer; handles answers and shows progress while waiting for input."""
 
     def __init__(
         self, writer: LineWriter, source: str, descriptor: int, stop: StopRequest, pace: Pace, clock: Clock
@@ -219,7 +219,7 @@ class _Run:
     def write(
         self, parse: Callable[[int, bytes], Outgoing], headers: Headers, partition: int | None, record_bytes_max: int
     ) -> DownspoutError | None:
-        """Write all lines, until one is not a record, or a request to stop; return what ended it too soon."""
+        """Write lines until one is invalid or a stop is requested; return the error, if any."""
         from downspout.producing.lines import LongLineError, split_lines
 
         error: DownspoutError | None = None
@@ -240,7 +240,7 @@ class _Run:
         return self._finish(error)
 
     def _pieces(self) -> Iterator[bytes]:
-        """Yield what is there to be read, until the end, or a request to stop."""
+        """Yield available input until its end or a request to stop."""
         while True:
             wait_s = 0.0
             while not select.select([self._descriptor], [], [], wait_s)[0]:
@@ -253,13 +253,13 @@ class _Run:
             yield piece
 
     def _rest(self) -> bool:
-        """Take answers; return whether to go on."""
+        """Handle answers; return False after a request to stop."""
         self.writer.rest()
         self._progress.show(self.sending)
         return not self._stop.signal
 
     def _finish(self, error: DownspoutError | None) -> DownspoutError | None:
-        """Wait for answers. An error that comes meanwhile counts if there is none yet."""
+        """Wait for answers; return ``error``, or else one that occurs meanwhile."""
         from downspout.producing.lines import UnansweredError
 
         if self._stop.signal and self.sending.in_flight:
@@ -268,9 +268,9 @@ class _Run:
             _say(f"downspout: waiting for the answers to {waiting}; {self._stop} again ends at once")
         try:
             self.writer.finish(0.0 if isinstance(error, BrokerError) else FINISH_S)
-        except BrokerError as late:  # it names all lines without an answer, where the first one named some
+        except BrokerError as late:  # unlike the first one, it names all lines without an answer
             error = late if error is None or isinstance(error, UnansweredError) else error
-        except KeyboardInterrupt:  # the second request: whether the rest is written stays unknown
+        except KeyboardInterrupt:  # the second request: the rest may or may not be written
             with suppress(BrokerError):
                 self.writer.finish(0.0)
         self._progress.end()
@@ -278,10 +278,10 @@ class _Run:
 
 
 def _report(topic: str, run: _Run, stop: StopRequest, error: DownspoutError | None) -> int:
-    """Say what was written; return the exit code.
+    """Print a summary; return the exit code.
 
     Raises:
-        DownspoutError: what ended it too soon.
+        DownspoutError: ``error``.
     """
     sending = run.sending
     written = f"{counted(sending.sent, 'record')} written to {topic}"
@@ -303,7 +303,7 @@ def _say(text: str) -> None:
 
 
 class Pace:
-    """Lets so many records pass per second, or all of them.
+    """Limits the rate of records, if one is given.
 
     >>> from downspout.testing import VirtualClock
     >>> pace = Pace(10, clock := VirtualClock())
@@ -316,7 +316,7 @@ class Pace:
         self._start, self._count = clock.monotonic(), 0
 
     def wait(self, rest: Callable[[], bool]) -> bool:
-        """Wait until the next one may pass, and call ``rest`` meanwhile; return False as soon as that does."""
+        """Wait until the next record is due, calling ``rest`` meanwhile; return False as soon as ``rest`` does."""
         if self._rate is None:
             return True
         due = self._start + self._count / self._rate
@@ -329,7 +329,7 @@ class Pace:
 
 
 class ProduceProgress:
-    """What is written, with its rate, on stderr; on a terminal on one line, elsewhere lines get rarer."""
+    """Progress on stderr: one updated line on a terminal, elsewhere increasingly rare lines."""
 
     def __init__(self, clock: Clock, *, wanted: bool) -> None:
         self._clock, self._wanted = clock, wanted
@@ -341,7 +341,7 @@ class ProduceProgress:
         self._shown = False
 
     def show(self, sending: Any) -> None:
-        """Show how far it is, once a second; looks at the clock only at every 16th call."""
+        """Show progress once a second; reads the clock only at every 16th call."""
         self._calls += 1
         if self._calls & 15 or not self._wanted or (now := self._clock.monotonic()) < self._next:
             return
@@ -359,7 +359,7 @@ class ProduceProgress:
         self._next = now + self._pause
 
     def end(self) -> None:
-        """Leave the line."""
+        """Clear the line."""
         if self._shown and self._is_terminal:
             print("\r\x1b[K", end="", file=sys.stderr, flush=True)
         self._shown = self._wanted = False

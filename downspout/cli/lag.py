@@ -1,7 +1,7 @@
-"""``downspout lag``: how far consumer groups are behind, by partition, topic and in all.
+"""``downspout lag``: show the lag of consumer groups, by partition, by topic and in total.
 
-It asks Kafka alone, so it works for groups of any client, and while a topology runs or is stopped. For groups of
-Downspout's spouts it also shows what their commits say: what is done beyond the commit, what failed, what blocks.
+It reads only from Kafka, so it works for groups of any client, whether the topology is running or stopped. For groups
+of Downspout's spouts it also shows what their commits record: offsets done beyond the commit, failed and blocking ones.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def add_parser(commands: Any) -> None:
     parser = commands.add_parser(
         "lag", help=text, description=f"{text[0].upper()}{text[1:]}.",
         epilog=exit_codes(4, _0="shown, or within --until", _1="shown, but something about a group or topic is unknown",
-                          _15="still further behind than --until after --timeout"),
+                          _15="still further behind than --until when --timeout expired"),
     )  # fmt: skip
     parser.add_argument(
         "groups", nargs="*", metavar="GROUP", help="kafka.group of a spout, which is the topology's name unless set"
@@ -52,7 +52,7 @@ def add_parser(commands: Any) -> None:
     )  # fmt: skip
     parser.add_argument("--store-password", metavar="REF", help="its password, as env:NAME or file:PATH")
     parser.add_argument(
-        "--topic", action="append", default=[], help="only this topic, also without a commit; may be repeated"
+        "--topic", action="append", default=[], help="only this topic, even without a commit; may be repeated"
     )
     add_access(parser)
     parser.add_argument("--no-age", action="store_true", help="omit the age of the next record, and read no records")
@@ -91,7 +91,7 @@ def _run(arguments: argparse.Namespace) -> int:
 
 @contextmanager
 def _screen(arguments: argparse.Namespace) -> Iterator[Show]:
-    """Give what shows one look: on a terminal that is watched it takes the place of the one before."""
+    """Yield the function that shows a table; with ``--watch`` on a terminal, it replaces the previous one."""
     if not (arguments.watch and sys.stdout.isatty() and not arguments.json):
         yield lambda text: print(text, flush=True)
         return
@@ -103,7 +103,7 @@ def _screen(arguments: argparse.Namespace) -> Iterator[Show]:
 
 
 def look(arguments: argparse.Namespace, cluster: Cluster, question: Question, show: Show, clock: Clock) -> int:
-    """Look once, or again and again; return the exit code."""
+    """Show the lag once or repeatedly; return the exit code."""
     from downspout.offsets.lag import collect
 
     begun = clock.monotonic()
@@ -132,7 +132,7 @@ def look(arguments: argparse.Namespace, cluster: Cluster, question: Question, sh
 
 
 def _batches(arguments: argparse.Namespace, cluster: Cluster, name: str, question: Question) -> GroupLag:
-    """Look at the batches of one id."""
+    """Return the lag of the batches of one id."""
     from downspout.batches.stores import BatchStoreContext, committed_ranges, open_batch_store
     from downspout.kafka.port import OffsetAndMetadata
     from downspout.offsets.lag import collect_batches
@@ -146,7 +146,7 @@ def _batches(arguments: argparse.Namespace, cluster: Cluster, name: str, questio
 
 
 def _ask(ask: Callable[[], GroupLag], group: str, *, patient: bool) -> GroupLag:
-    """Look at one group. Raises BrokerError: no broker answers; who is ``patient`` sees that, and looks again."""
+    """Return the lag of one group. Raises BrokerError: no broker answers; if ``patient``, returned as its problem."""
     from downspout.offsets.lag import GroupLag
 
     try:
@@ -158,13 +158,13 @@ def _ask(ask: Callable[[], GroupLag], group: str, *, patient: bool) -> GroupLag:
 
 
 def _text(arguments: argparse.Namespace, found: list[GroupLag], clock: Clock) -> str:
-    """Return one look in the form that is asked for."""
+    """Return the lags in the requested format."""
     from downspout.offsets.lag import as_json, lines
 
     at = datetime.fromtimestamp(clock.wall(), UTC).isoformat(timespec="seconds")
     indent = None if arguments.watch else 2
     if arguments.json:
         return json.dumps(as_json(found, at), indent=indent)
-    # Members name themselves, and any client may write any metadata.
+    # Members choose their names, and any client may write any metadata.
     text = "\n".join(printable(line) for each in found for line in lines(each))
     return f"{at}\n{text}" if arguments.watch else text

@@ -1,4 +1,4 @@
-"""``downspout new``: a project, its columns inferred from sample records."""
+"""``downspout new``: make a project, with columns inferred from sample records."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def add_parser(commands: Any) -> None:
 
 
 def handle(arguments: argparse.Namespace) -> int:
-    """Make the project, say what it has and what should be looked at."""
+    """Make the project; print its contents and anything to check."""
     from downspout.scaffold.project import create
 
     folder: Path = arguments.folder
@@ -50,7 +50,7 @@ def handle(arguments: argparse.Namespace) -> int:
 
 
 def _say_open(folder: Path, sample: RecordSample, inferred: Inferred) -> None:
-    """Print what could not be decided."""
+    """Print what could not be inferred."""
     from downspout.scaffold.infer import said
 
     lines = said(inferred)

@@ -1,9 +1,9 @@
 """``downspout offsets``: move a group, and hand a topic over between a spout and Spark, without a record lost.
 
-``seek`` and ``delete`` are in :mod:`downspout.cli.offsets_seek`. ``export`` prints where a spout's group stands as
-options of a Spark source, or as a file that ``seek`` takes. ``import`` moves the group to where a Spark checkpoint
-stands, or an old spout whose offsets are in ZooKeeper; it only says what it would do, until ``--yes`` is given. Results
-go to stdout, notes to stderr; with ``--json`` each command prints one JSON value, notes included.
+``seek`` and ``delete`` are in :mod:`downspout.cli.offsets_seek`. ``export`` prints the position of a spout's group as
+options of a Spark source, or as a file for ``seek``. ``import`` moves the group to the position of a Spark checkpoint,
+or of an old spout with offsets in ZooKeeper; it changes nothing without ``--yes``. Results go to stdout, notes to
+stderr; with ``--json`` each command prints one JSON value, notes included.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from downspout.offsets.seek_targets import Place
     from downspout.spark.checkpoint import Checkpoint
 
-EARLIEST = -2  # What a Spark source takes for the beginning of a partition
+EARLIEST = -2  # The beginning of a partition, for a Spark source
 RANGES_SHOWN = 3
 
 
@@ -54,7 +54,7 @@ def add_parser(commands: Any) -> None:
         "--for", dest="source", choices=["downspout", "jvm"], default="downspout",
         help="the source that will read: Downspout's (default), or Spark's own connector, which has no skipOffsets",
     )  # fmt: skip
-    add_seek(_add(actions, "seek", _seek, "move a group to another place in its topics", several=True, codes=(4, 7)))
+    add_seek(_add(actions, "seek", _seek, "move a group to other offsets", several=True, codes=(4, 7)))
     add_delete(_add(actions, "delete", _delete, "delete what a group has committed, or the group", codes=(4,)))
     move = _add(
         actions,
@@ -160,7 +160,7 @@ def _export(arguments: argparse.Namespace) -> int:
     skipped = skips_json({standing.tp: standing.metadata.done for standing in found}, ids)
     options = {"subscribe": ",".join(ids), "startingOffsets": json.dumps(starting)}
     options |= {SKIP_OFFSETS: json.dumps(skipped)} if skipped else {}
-    if arguments.source == "jvm":  # its default would deliver what aborted transactions wrote; the spout's does not
+    if arguments.source == "jvm":  # its default would deliver records of aborted transactions; the spout's does not
         options |= {"kafka.isolation.level": "read_committed"}
     members = cluster.group_members(group)
     facts = {
@@ -172,7 +172,7 @@ def _export(arguments: argparse.Namespace) -> int:
 
 
 def refuse_gaps(found: Iterable[Standing]) -> None:
-    """Raise where something is done beyond a commit, which Spark's own connector would read again."""
+    """Raise if offsets are done beyond a commit: Spark's own connector would read them again."""
     gaps = [
         f"{standing.place} has {_ranges(standing.metadata.done)} done beyond it"
         for standing in found
@@ -188,7 +188,7 @@ def refuse_gaps(found: Iterable[Standing]) -> None:
 
 
 def _ranges(done: Sequence[tuple[int, int]]) -> str:
-    """Return ranges for people, both ends included.
+    """Return ranges as text, with inclusive ends.
 
     >>> _ranges([(5, 9), (12, 13)])
     '5–8, 12'
@@ -199,7 +199,7 @@ def _ranges(done: Sequence[tuple[int, int]]) -> str:
 
 
 def export_notes(found: Sequence[Standing], members: Sequence[str]) -> list[str]:
-    """Return what the user should know before Spark goes on."""
+    """Return notes for the user before Spark continues."""
     notes = []
     if members:
         notes.append(
@@ -243,7 +243,7 @@ def _import(arguments: argparse.Namespace) -> int:
 
 
 def import_facts(checkpoint: Checkpoint, targets: dict[TopicPartition, int], moves: Sequence[Move]) -> dict[str, Any]:
-    """Return what was or would be committed, as JSON values."""
+    """Return the result or dry run as JSON values."""
     return {
         "checkpoint": {
             "directory": str(checkpoint.directory), "query": checkpoint.query, "batch": checkpoint.batch,
@@ -261,7 +261,7 @@ def import_facts(checkpoint: Checkpoint, targets: dict[TopicPartition, int], mov
 def render_import(
     checkpoint: Checkpoint, targets: dict[TopicPartition, int], moves: Sequence[Move], *, done: bool
 ) -> list[str]:
-    """Return what was or would be committed."""
+    """Return the result or dry run as text."""
     stands = "where it started" if checkpoint.batch is None else f"at the end of batch {checkpoint.batch}"
     moved = {move.tp for move in moves}
     lines = [f"the query stands {stands}", *map(_render_move, moves)]
@@ -281,7 +281,7 @@ def _render_move(move: Move) -> str:
 
 
 def import_notes(checkpoint: Checkpoint, moves: Sequence[Move], topology_id: str) -> list[str]:
-    """Return what the user should know before the spout starts."""
+    """Return notes for the user before the spout starts."""
     notes = []
     if checkpoint.unfinished is not None:
         ends = ", ".join(coordinates(tp.topic, tp.partition, end) for tp, end in sorted(checkpoint.planned.items()))
@@ -313,12 +313,12 @@ def add_zookeeper(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     parser.add_argument(
         "--old-start", default="earliest", metavar="TIME",
-        help="where the old spout starts without an offset (startOffsetTime): earliest (default), latest, or a time "
-        "with its zone",
+        help="the old spout's start in partitions without an offset (startOffsetTime): earliest (default), latest, or "
+        "a time with its zone",
     )  # fmt: skip
     parser.add_argument(
         "--behind-max", type=int, metavar="N",
-        help="ignore offsets that lie further behind that start (maxOffsetBehind); default: no limit",
+        help="ignore offsets more than N behind that start (maxOffsetBehind); default: no limit",
     )  # fmt: skip
     parser.add_argument(
         "--watch", default="5s", metavar="TIME",
@@ -327,7 +327,7 @@ def add_zookeeper(parser: argparse.ArgumentParser) -> None:
 
 
 def import_zookeeper(arguments: argparse.Namespace) -> tuple[dict[str, Any], list[str], list[str]]:
-    """Plan, do it with ``--yes``; return it as JSON values, as lines, and what else there is to know."""
+    """Plan, and apply with ``--yes``; return the plan as JSON values and as lines, and notes."""
     from downspout.offsets.seek_targets import chosen
     from downspout.offsets.seeking import check_not_live, empty_group, plan_seek
     from downspout.offsets.zookeeper import places_of
@@ -369,7 +369,7 @@ def import_zookeeper(arguments: argparse.Namespace) -> tuple[dict[str, Any], lis
 
 
 def _read(arguments: argparse.Namespace) -> tuple[str, dict[TopicPartition, int], list[str]]:
-    """Return the path, the offsets below it, and what there is to know; the nodes must rest."""
+    """Return the path, the offsets below it, and notes; raise if the nodes are still changing."""
     from downspout.offsets.zookeeper import location_of, open_nodes, read_state, refuse_changes
     from downspout.settings.secrets import with_secrets
     from downspout.spout.ports import PASSWORD_SETTING
@@ -400,7 +400,7 @@ def _start(text: str) -> Place:
 def _starts(
     cluster: Cluster, group: str, start: Place, offsets: Mapping[TopicPartition, int]
 ) -> dict[TopicPartition, int]:
-    """Return which offset the old spout would start at, in each partition that Kafka has."""
+    """Return the start offset of the old spout in each existing partition."""
     from downspout.offsets.group_offsets import asking
     from downspout.offsets.seek_targets import reckon
 
@@ -416,7 +416,7 @@ def _starts(
 def _without(
     cluster: Cluster, group: str, offsets: Mapping[TopicPartition, int], topics: Mapping[str, frozenset[int]]
 ) -> list[str]:
-    """Name the partitions of these topics of which ZooKeeper holds nothing."""
+    """Return notes on partitions without an offset in ZooKeeper."""
     from downspout.offsets.group_offsets import asking
 
     with asking(cluster, group, "read_uncommitted") as consumer:

@@ -1,7 +1,6 @@
-"""``downspout offsets seek | delete``, and ``export`` to files: the arguments, and what is printed.
+"""``downspout offsets seek | delete``, and ``export`` to files: arguments and output.
 
-``seek`` has the options of ``kafka-consumer-groups --reset-offsets``. Both commands only say what they would do, until
-``--yes`` is given.
+``seek`` has the options of ``kafka-consumer-groups --reset-offsets``. Both commands change nothing without ``--yes``.
 """
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ def add_seek(parser: argparse.ArgumentParser) -> None:
     where.add_argument("--shift-by", type=_whole, metavar="N", help="this many offsets forward, or backward: -100")
     where.add_argument(
         "--to-datetime", metavar="TIME",
-        help="the first record of this time or later: 2026-11-24T10:00:00Z; it must say in which zone",
+        help="the first record of this time or later: 2026-11-24T10:00:00Z; the zone is required",
     )  # fmt: skip
     where.add_argument("--by-duration", metavar="TIME", help="the first record not older than this: 90s, 2h, PT1M")
     where.add_argument(
@@ -59,7 +58,7 @@ def add_seek(parser: argparse.ArgumentParser) -> None:
         "may be repeated",
     )  # fmt: skip
     parser.add_argument(
-        "--strict", action="store_true", help="refuse a position outside the log, instead of taking the nearest one"
+        "--strict", action="store_true", help="refuse a position outside the log, instead of using the nearest one"
     )
     parser.add_argument(
         "--topology-id", default="", metavar="ID", help="topology id to commit under (default: that of the last commit)"
@@ -82,16 +81,16 @@ def add_delete(parser: argparse.ArgumentParser) -> None:
 
 
 def add_doing(parser: argparse.ArgumentParser) -> None:
-    """Add ``--yes``, and what to do about members."""
+    """Add ``--yes`` and the options about members."""
     parser.add_argument("--yes", action="store_true", help="do it; without --yes, only show what would be done")
     parser.add_argument(
         "--wait", default="0s", metavar="TIME",
-        help="wait up to this long for the sessions of dead members to end (kafka.session_timeout_ms, mostly 10s)",
+        help="wait up to this long for the sessions of dead members to end (kafka.session_timeout_ms, 10s by default)",
     )  # fmt: skip
     parser.add_argument(
         "--remove-members", action="store_true",
-        help="take static members out of the group, instead of waiting for their sessions to end; one that still runs "
-        "joins again",
+        help="remove static members from the group, instead of waiting for their sessions to end; a running one "
+        "rejoins",
     )  # fmt: skip
 
 
@@ -103,7 +102,7 @@ def _whole(text: str) -> int:
 
 
 def seek(arguments: argparse.Namespace) -> tuple[dict[str, Any], list[str], list[str]]:
-    """Plan, do it with ``--yes``; return it as JSON values, as lines, and what else there is to know."""
+    """Plan, and apply with ``--yes``; return the plan as JSON values and as lines, and notes."""
     from downspout.offsets.seek_targets import chosen
     from downspout.offsets.seeking import check_not_live, plan_seek
 
@@ -115,7 +114,7 @@ def seek(arguments: argparse.Namespace) -> tuple[dict[str, Any], list[str], list
     cluster = open_groups(arguments)
     keep = None if arguments.done is None else arguments.done == "keep"
     plans = []
-    for group in groups:  # all are planned before any is moved: an error leaves all where they are
+    for group in groups:  # plan all before moving any: an error in a plan moves none
         _settle(cluster, group, arguments)
         plan = plan_seek(
             cluster, group, places[group], topics, topology_id=arguments.topology_id, keep=keep,
@@ -148,7 +147,7 @@ def seek(arguments: argparse.Namespace) -> tuple[dict[str, Any], list[str], list
 
 
 def _places(arguments: argparse.Namespace, groups: Sequence[str]) -> Mapping[str, Place | dict[TopicPartition, Place]]:
-    """Return where each group is to go."""
+    """Return the target of each group."""
     from downspout.offsets.seek_targets import Place, TargetKind, milliseconds, moment, read_places
 
     if arguments.from_file is not None:
@@ -168,7 +167,7 @@ def _places(arguments: argparse.Namespace, groups: Sequence[str]) -> Mapping[str
 
 
 def _settle(cluster: Cluster, group: str, arguments: argparse.Namespace) -> None:
-    """Return when the group has no members. Without ``--yes`` nobody is removed, and nothing is waited for."""
+    """Make sure that the group has no members; with ``--yes``, wait for them or remove them."""
     from downspout.offsets.seeking import empty_group
 
     if (wait_s := seconds_of(arguments.wait)) is None:
@@ -186,7 +185,7 @@ def _open_sinks(directories: Sequence[Path]) -> Sinks:
 
 
 def _note(plan: SeekPlan, sinks: Sinks) -> None:
-    """Note in the sinks' directories what was skipped, after the commit: a note too many would hide a loss."""
+    """Record skipped offsets in the sinks' directories, only after the commit: an invented skip would hide a loss."""
     from downspout.sink.notes import SeekStep, note_skips
 
     steps = [SeekStep((*_topic(move), move.tp.partition), move.skipped, move.again) for move in plan.moves]
@@ -206,7 +205,7 @@ def _topic(move: Move) -> tuple[str, str]:
 
 
 def _held(log: CommitLog, move: Move) -> int:
-    """Return how many of the offsets that are read again have a row in a sink."""
+    """Return how many of the offsets to be read again have a row in a sink."""
     from downspout.sink.notes import covered
 
     return offset_ranges.count(offset_ranges.intersect(move.again, covered(log, *_topic(move), move.tp.partition)))
@@ -264,7 +263,7 @@ def _row(move: Move) -> list[str]:
 
 
 def delete(arguments: argparse.Namespace) -> tuple[dict[str, Any], list[str], list[str]]:
-    """Plan, do it with ``--yes``; return it as JSON values, as lines, and what else there is to know."""
+    """Plan, and apply with ``--yes``; return the plan as JSON values and as lines, and notes."""
     from downspout.offsets import seeking
     from downspout.offsets.group_offsets import commits_of
     from downspout.offsets.seek_targets import chosen
@@ -298,7 +297,7 @@ def delete(arguments: argparse.Namespace) -> tuple[dict[str, Any], list[str], li
 
 
 def export_text(arguments: argparse.Namespace) -> tuple[str, list[str]]:
-    """Return where groups stand as the text of a file, and what else there is to know."""
+    """Return the groups' positions as the text of a file, and notes."""
     import json
 
     from downspout.offsets.group_offsets import standings

@@ -77,21 +77,19 @@ def add_parser(commands: Any) -> None:
     parser.add_argument("--seed", type=int, metavar="N", help="seed of shuffles and message ids")
     add_settings(parser)
     add_summary(parser, "no view and no summary")
-    parser.add_argument(
-        "--channel", type=int, help=argparse.SUPPRESS
-    )  # how a worker is started (downspout.run.start_workers)
+    parser.add_argument("--channel", type=int, help=argparse.SUPPRESS)  # of a worker (downspout.run.worker_process)
     parser.set_defaults(handler=handle)
 
 
 def seconds(text: str, option: str = "--for") -> float:
-    """Return the seconds of an option; a number alone is of seconds."""
+    """Return the seconds of an option; a bare number means seconds."""
     if (found := seconds_of(text, "s")) is None:
         raise ConfigError(f"{option} {text} is not a duration", cure="30s, 5m or 1h")
     return found
 
 
 def handle(arguments: argparse.Namespace) -> int:
-    """Run, show, sum up."""
+    """Run the topology; return the exit code."""
     from downspout.cli.terminal import log_to_stderr
 
     handler = None
@@ -104,7 +102,7 @@ def handle(arguments: argparse.Namespace) -> int:
         from downspout.run.worker_process import serve
 
         return serve(arguments.channel, exit_code_of)
-    # What is printed goes to standard error with --json -, and there each line is to be JSON too.
+    # With --json -, prints go to standard error, where each line must be JSON too.
     prints_are_log = handler is not None and arguments.json_path == "-"
     with summary_to(arguments.json_path) as out, redirect_stdout(sys.stderr) if prints_are_log else nullcontext():
         name, result = _run(arguments)
@@ -116,7 +114,7 @@ def handle(arguments: argparse.Namespace) -> int:
 
 
 def _run(arguments: argparse.Namespace) -> tuple[str, RunResult]:
-    """Run the topology and sum up; return its name and what came of it."""
+    """Run the topology and print a summary; return its name and result."""
     from downspout.engine.load import load
     from downspout.engine.settings import resolve
 
@@ -125,7 +123,7 @@ def _run(arguments: argparse.Namespace) -> tuple[str, RunResult]:
     settings = resolve(graph, arguments.overrides, options=options)
     if not arguments.quiet:
         print(f"{graph.name} starts: {', '.join(graph.components)}", file=sys.stderr, flush=True)
-    # Only now: the rest of what a run imports is a third of its start.
+    # Imported late: these take a third of the startup time.
     from downspout.engine.settings import dead_letter_topics
     from downspout.run.call import make_view
     from downspout.run.live_view import dead_letter_lines, summary
@@ -147,7 +145,7 @@ def _run(arguments: argparse.Namespace) -> tuple[str, RunResult]:
 def _shown(
     graph: Graph, settings: Settings, arguments: argparse.Namespace, view: Any, options: dict[str, Any]
 ) -> RunResult:
-    """Run the topology while a view and, with ``run.metrics_port`` and ``run.ui``, others look at it."""
+    """Run the topology with its view, exporters and page."""
     from downspout.export.beside import beside
     from downspout.run import runner
     from downspout.run.run_snapshots import Several
@@ -173,14 +171,14 @@ def _shown(
 
 
 def _hand_on() -> Callable[[int, str], None]:
-    """Return what writes a worker's line as JSON."""
+    """Return the function that writes a worker's line as JSON."""
     from downspout.export.json_log import hand_on
 
     return hand_on
 
 
 def _page(address: str | None, graph: Graph, settings: Settings) -> AbstractContextManager[RunPage | None]:
-    """With ``run.ui`` serve a page; without, import nothing."""
+    """Serve a page with ``run.ui``; otherwise import nothing."""
     if address is None:
         return nullcontext()
 
@@ -193,7 +191,7 @@ def _page(address: str | None, graph: Graph, settings: Settings) -> AbstractCont
 
 
 def _options(arguments: argparse.Namespace) -> dict[str, Any]:
-    """Return the settings that have an option of their own."""
+    """Return the settings given by options."""
     return {
         "run.until": arguments.until,
         "run.for_s": None if arguments.for_s is None else seconds(arguments.for_s),
@@ -210,7 +208,7 @@ def _options(arguments: argparse.Namespace) -> dict[str, Any]:
 
 
 def exit_code_of(result: RunResult) -> int:
-    """Return how a run that has ended in order counts."""
+    """Return the exit code of a run that ended without an error."""
     if result.uncommitted:
         return BrokerError.exit_code
     if result.signal is not None:
@@ -219,7 +217,7 @@ def exit_code_of(result: RunResult) -> int:
 
 
 def _close(result: RunResult) -> int:
-    """Say how the run ended, where that is not simply at its end; return the exit code."""
+    """Report a signal, a failed commit or lost tuples; return the exit code."""
     how = f"stopped by {signal.Signals(result.signal).name}" if result.signal is not None else ""
     if result.uncommitted:
         how = f"{how}; " if how else ""
@@ -245,20 +243,20 @@ def _close(result: RunResult) -> int:
 
 @contextmanager
 def summary_to(path: str | None) -> Iterator[TextIO]:
-    """Give standard output, which is the summary's alone where ``--json`` says -; or look whether its file can be."""
+    """Yield standard output, reserved for the summary with ``--json -``; otherwise check that its file is writable."""
     if path and path != "-":
         check_writable("--json", path)
     with aside(wanted=path == "-") as out:
         try:
             yield out
         except DownspoutError as error:
-            # An error that ends the run is written there too, so that who reads the JSON always finds an object.
+            # An error that ends the run is written too, so that readers of the JSON always find an object.
             write_json(out, path, error.as_dict())
             raise
 
 
 def write_json(out: TextIO, path: str | None, summary: dict[str, Any]) -> None:
-    """Write a summary where ``--json`` says; - is standard output."""
+    """Write a summary to the file of ``--json``; - is standard output."""
     text = json.dumps(summary, indent=2, default=str)
     if path == "-":
         print_result(text, out)

@@ -39,7 +39,7 @@ def handle(arguments: argparse.Namespace) -> int:
 
 
 def default_of(setting: Setting) -> str:
-    """Return a setting's default as tables show it."""
+    """Return a setting's default as shown in tables."""
     if setting.default is None:
         return "required" if setting.required else "not set"
     if isinstance(setting.default, list):

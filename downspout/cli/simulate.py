@@ -1,4 +1,4 @@
-"""``downspout simulate``: a topology in simulated worlds, with everything going wrong that can."""
+"""``downspout simulate``: run a topology in simulated worlds with injected faults."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from downspout.cli.arguments import exit_codes, positive, sentence
 
 def add_parser(commands: Any) -> None:
     """Add the command."""
-    text = "run a topology in simulated worlds with faults, all from a seed"
+    text = "run a topology in simulated worlds with faults, reproducible by seed"
     parser = commands.add_parser(
         "simulate",
         help=text,

@@ -1,4 +1,4 @@
-"""``downspout spark``: topologies on Spark."""
+"""``downspout spark``: run topologies on Spark."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 
 def add_parser(commands: Any) -> None:
-    """Add the command and what it can do."""
+    """Add the command with its subcommands."""
     parser = commands.add_parser("spark", help="run a topology on Spark", description="Run topologies on Spark.")
     actions = add_actions(parser)
     _add_run(actions)
@@ -68,7 +68,7 @@ def _add_run(actions: Any) -> None:
 
 
 def handle_run(arguments: argparse.Namespace) -> int:
-    """Run, show, sum up."""
+    """Run the query; return the exit code."""
     from downspout.cli.run import seconds, summary_to, write_json
     from downspout.cli.terminal import log_to_stderr
     from downspout.engine.load import load
@@ -105,7 +105,7 @@ def handle_run(arguments: argparse.Namespace) -> int:
 
 
 def _page(address: str | None, graph: Graph, settings: Settings) -> AbstractContextManager[SparkPage | None]:
-    """With ``--ui`` serve a page; without, import nothing."""
+    """Serve a page with ``--ui``; otherwise import nothing."""
     if address is None:
         return nullcontext()
 
@@ -123,7 +123,7 @@ def _say(text: str) -> None:
 
 
 def _show_batch(done: CommittedBatch) -> None:
-    """Print what a batch did."""
+    """Print the progress of a batch."""
     if done.records:
         rate = done.records / max(done.seconds, 0.001)
         dead = f", {done.dead_lettered:,} dead-lettered" if done.dead_lettered else ""
@@ -154,11 +154,11 @@ def _close(name: str, done: SparkRun, topics: Mapping[str, str], *, quiet: bool)
 
 
 def add_cluster_parsers(actions: Any) -> None:
-    """Add both to the actions of ``downspout spark``."""
+    """Add ``bundle`` and ``submit``."""
     bundle = actions.add_parser(
         "bundle",
-        help="pack all that executors import into an archive",
-        description="Pack Downspout, all that it needs (as it is installed here) and this project's spouts/, bolts/, "
+        help="pack all packages that executors import into an archive",
+        description="Pack Downspout, its dependencies as installed here, and this project's spouts/, bolts/, "
         "topologies/ and src/ into one archive for Spark's executors. Python and PySpark are not in it.",
         epilog=exit_codes(),
     )
@@ -200,9 +200,9 @@ def _add_own(parser: argparse.ArgumentParser) -> None:
         "--bundle",
         type=place,
         metavar="FILE",
-        help="archive of `downspout spark bundle`; without it, executors must have all that is needed",
+        help="archive of `downspout spark bundle`; without it, executors must have all packages installed",
     )
-    parser.add_argument("--python", metavar="NAME", help="name of the Python program on the workers, and here")
+    parser.add_argument("--python", metavar="NAME", help="name of the Python program on this machine and the workers")
 
 
 def _bundle(arguments: argparse.Namespace) -> int:
@@ -240,7 +240,7 @@ def split(arguments: argparse.Namespace) -> tuple[argparse.Namespace, list[str],
     """Return our own options, the arguments of ``downspout spark run``, and spark-submit's options."""
     rest: list[str] = arguments.arguments
     cut = rest.index("--") if "--" in rest else len(rest)
-    # Ours may stand before the topology or anywhere behind it, up to ``--``.
+    # Ours may come before the topology or anywhere after it, up to ``--``.
     parser = argparse.ArgumentParser(prog="downspout spark submit", add_help=False, allow_abbrev=False)
     _add_own(parser)
     before = {key: getattr(arguments, key) for key in ("master", "bundle", "python")}
@@ -249,7 +249,7 @@ def split(arguments: argparse.Namespace) -> tuple[argparse.Namespace, list[str],
 
 
 def _checked(run: Sequence[str]) -> str:
-    """Return the topology's name; what ``downspout spark run`` would not take is said now, before Spark starts."""
+    """Return the topology's name; reject arguments that ``downspout spark run`` would refuse, before Spark starts."""
     from downspout.cli import build_parser
 
     target = build_parser().parse_args(["spark", "run", *run]).target

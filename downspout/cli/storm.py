@@ -1,7 +1,7 @@
-"""``downspout storm``: a single-node Storm, and the environment in which stock streamparse works with it.
+"""``downspout storm``: run a single-node Storm, and the environment in which stock streamparse works with it.
 
-``start``, ``stop``, ``status`` and ``logs`` are about the node of a directory; ``shell`` and ``env`` put our ``lein``
-and ``storm`` on the PATH; ``stats`` shows what nimbus counts.
+``start``, ``stop``, ``status`` and ``logs`` control the node; ``shell`` and ``env`` put our ``lein`` and ``storm`` on
+the PATH; ``stats`` shows nimbus's counters.
 """
 
 from __future__ import annotations
@@ -44,13 +44,13 @@ def add_parser(commands: Any) -> None:
     stop.add_argument(
         "--wait", type=_natural, metavar="SECONDS", help="time for sinks to flush and spouts to commit (default: 12)"
     )
-    status = _add(actions, "status", _status, "say whether Storm runs", _1="it does not")
+    status = _add(actions, "status", _status, "show whether Storm is running", _1="it does not")
     status.add_argument("--json", action="store_true", help="print JSON")
     logs = _add(actions, "logs", _logs, "show where the logs are, and the last lines of those with errors")
     logs.add_argument("topology", nargs="?", help="only the workers of this topology")
     logs.add_argument("--lines", type=int, default=20, metavar="N", help="lines of each log (default: 20)")
     stats = _add(actions, "stats", _stats, "show nimbus's counts for each component, and the lag from Kafka", 4)
-    stats.add_argument("topology", nargs="?", help="name of the topology (default: all that run)")
+    stats.add_argument("topology", nargs="?", help="name of the topology (default: all running ones)")
     stats.add_argument("--json", action="store_true", help="print JSON")
     add_nimbus(stats)
     rebalance = _add(actions, "rebalance", _rebalance, "change the number of workers and threads of a topology")
@@ -76,7 +76,7 @@ def add_parser(commands: Any) -> None:
     shell.add_argument(
         "arguments", nargs=argparse.REMAINDER, metavar="-- COMMAND", help="command to run (default: $SHELL)"
     )
-    bundle = _add(actions, "bundle", _bundle, "pack all that a topology imports, for workers without network")
+    bundle = _add(actions, "bundle", _bundle, "pack all packages that a topology imports, for workers without network")
     bundle.add_argument("topology", help="name of the topology, as for `sparse submit -n`")
     add_requirements(bundle)
     bundle.add_argument("--output", type=place, metavar="FILE", help="name of the archive (default: NAME.tar.gz)")
@@ -117,7 +117,7 @@ def _node(arguments: argparse.Namespace, **options: Any) -> StormNode:
 
 
 def parse_settings(pairs: list[str]) -> dict[str, Any]:
-    """Return ``--set`` options of Storm's; values are JSON where they are.
+    """Return ``--set`` options for storm.yaml; values are parsed as JSON if possible.
 
     >>> parse_settings(["topology.workers=2", "ui.title=x y"])
     {'topology.workers': 2, 'ui.title': 'x y'}
@@ -230,7 +230,7 @@ def _stats(arguments: argparse.Namespace) -> int:
 
 
 def nimbus_of(arguments: argparse.Namespace) -> tuple[tuple[str, int], Counters]:
-    """Return the address of the nimbus that ``--dir`` or ``--nimbus`` names, and what keeps its counters."""
+    """Return the address of the nimbus of ``--dir`` or ``--nimbus``, and its stored counters."""
     from downspout.storm import stats
 
     if arguments.nimbus is not None:

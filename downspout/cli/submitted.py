@@ -1,4 +1,4 @@
-"""What ``spark-submit`` runs for ``downspout spark submit``: ``downspout spark run`` with the rest of the arguments."""
+"""The program that ``downspout spark submit`` gives to spark-submit: ``downspout spark run`` with its arguments."""
 
 import os
 import sys
@@ -9,15 +9,15 @@ GRACE_S = 5.0
 
 
 def _end_with_the_jvm() -> None:
-    """Wait until spark-submit has ended, whose end of our standard input closes then: without it there is no Spark."""
+    """End this process after spark-submit, whose end closes our standard input."""
     while os.read(0, 4096):
         pass
-    time.sleep(GRACE_S)  # for what is said at the end
+    time.sleep(GRACE_S)  # for final messages
     leave_at_once(1)
 
 
 if __name__ == "__main__":
-    # Python puts a script's folder first, and the modules that lie here (kafka, storm) would hide libraries.
+    # Python puts a script's folder first, where our modules (kafka, storm) would hide libraries.
     if sys.path and os.path.realpath(sys.path[0]) == os.path.dirname(os.path.realpath(__file__)):
         del sys.path[0]
     from downspout.exit_guard import guard, leave_at_once

@@ -26,13 +26,12 @@ PageType = TypeVar("PageType", bound="Page")
 
 @contextmanager
 def aside(*, wanted: bool = True) -> Iterator[TextIO]:
-    """Have all else that is printed go to stderr from now on, and give where our own result goes: standard output."""
+    """Redirect prints to stderr from now on, and yield standard output for our own result."""
     out = sys.stdout
     if not wanted:
         yield out
-    # The descriptor is turned, so that child processes and native code write to stderr too; and for good, since
-    # there is what is printed as the process ends. Where a caller in Python has put something into standard output's
-    # place, that is left alone until the end of the context.
+    # The descriptor is redirected, which includes child processes and native code; permanently, because of prints at
+    # the end of the process. If a Python caller has replaced sys.stdout, that is redirected only within the context.
     elif _descriptor(out) == 1:
         out.flush()
         ours = open(os.dup(1), "w", encoding=out.encoding, errors=out.errors)  # noqa: SIM115
@@ -56,21 +55,21 @@ def print_result(text: str, out: TextIO) -> None:
 
 
 def complain(text: str) -> None:
-    """Print what ends a command, or what went wrong in it, to standard error; in a log of JSON as an error."""
-    from downspout.export import json_log  # a run without errors needs nothing of it
+    """Print an error to standard error; in a JSON log, as a record of level error."""
+    from downspout.export import json_log  # not needed without errors
 
     json_log.complain(text)
 
 
 def write_bytes(data: bytes, out: TextIO) -> None:
-    """Write bytes as they are; errors as for :func:`print_result`."""
+    """Write bytes unchanged; errors as for :func:`print_result`."""
     with _written(out):
         out.buffer.write(data)
         out.flush()
 
 
 def finish(out: TextIO) -> None:
-    """Write what was printed so far: not as the process ends, where an error could not be reported."""
+    """Flush, because an error at the end of the process could not be reported."""
     with _written(out):
         out.flush()
 
@@ -80,7 +79,7 @@ def _written(out: TextIO) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        if (descriptor := _descriptor(out)) is not None:  # or the rest would be tried again, with the same error
+        if (descriptor := _descriptor(out)) is not None:  # otherwise the rest would be retried, with the same error
             os.dup2(os.open(os.devnull, os.O_WRONLY), descriptor)
         if isinstance(error, BrokenPipeError):
             raise
@@ -95,7 +94,7 @@ def _descriptor(out: TextIO) -> int | None:
 
 
 def check_writable(option: str, path: str) -> None:
-    """Raise a ConfigError if a file cannot be written: before hours of work whose result it would hold.
+    """Raise a ConfigError if a file cannot be written, before hours of work on its content.
 
     >>> check_writable("--json", "/")
     Traceback (most recent call last):
@@ -115,9 +114,9 @@ def check_writable(option: str, path: str) -> None:
 
 
 def take_any_text() -> None:
-    """Let standard output take any character, whatever its encoding is: one that it has not is escaped.
+    """Escape characters that the encoding of standard output or error lacks.
 
-    Otherwise a command would end with a traceback where it prints its result, after it has done its work.
+    Otherwise printing the result could end a command with a traceback, after it has done its work.
     """
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper) and stream.errors == "strict":
@@ -125,7 +124,7 @@ def take_any_text() -> None:
 
 
 def fill_gaps() -> None:
-    """Put ``/dev/null`` where standard input, output or error is closed: else the next file that is opened is there."""
+    """Open ``/dev/null`` for closed standard streams: otherwise the next opened file would take their place."""
     for descriptor, name in enumerate(("stdin", "stdout", "stderr")):
         with suppress(OSError):
             os.fstat(descriptor)
@@ -136,7 +135,7 @@ def fill_gaps() -> None:
 
 @contextmanager
 def shown(serve: Callable[[], AbstractContextManager[PageType]], what: str) -> Iterator[PageType]:
-    """Serve a page while the context lasts, and say where it is.
+    """Serve a page while the context lasts, and print its URL.
 
     Args:
         serve: imports what the page needs, and returns the context in which it is served.
@@ -158,7 +157,7 @@ def shown(serve: Callable[[], AbstractContextManager[PageType]], what: str) -> I
 
 
 def printable(text: str, keep: str = "") -> str:
-    r"""Return a text as a terminal may show it: characters that are not visible are escaped, but those to ``keep``.
+    r"""Return a text with invisible characters escaped, except those in ``keep``.
 
     Records may hold characters that move a cursor, hide a line or send an answer to the terminal's input.
 
@@ -171,7 +170,7 @@ def printable(text: str, keep: str = "") -> str:
 
 
 def as_text(data: bytes | None, limit: int | None = None, null: str | None = None) -> str | None:
-    r"""Return bytes as text, those that are none escaped; of the first ``limit`` bytes.
+    r"""Return up to ``limit`` bytes as text, with invalid ones escaped.
 
     >>> as_text(b"caf\xc3\xa9 \xff"), as_text(b"abc", 2), as_text(None, null="null")
     ('café \\xff', 'ab', 'null')
@@ -180,12 +179,12 @@ def as_text(data: bytes | None, limit: int | None = None, null: str | None = Non
 
 
 def stamp(time_ms: int | None, unknown: str = "-", timespec: str = "seconds") -> str:
-    """Return a time in ms since the epoch as UTC.
+    """Format milliseconds since the epoch as UTC.
 
     >>> stamp(1500), stamp(1500, timespec="milliseconds"), stamp(-1)
     ('1970-01-01T00:00:01Z', '1970-01-01T00:00:01.500Z', '-')
     """
-    from datetime import UTC, datetime, timedelta  # not at the top: each command loads this
+    from datetime import UTC, datetime, timedelta  # not at the top, for the startup time of every command
 
     if time_ms is None or time_ms < 0:
         return unknown
@@ -197,7 +196,7 @@ def stamp(time_ms: int | None, unknown: str = "-", timespec: str = "seconds") ->
 
 
 def parse_time(option: str, text: str) -> int:
-    """Return milliseconds since the epoch; a time without a zone is UTC.
+    """Parse a time to milliseconds since the epoch; without a zone, it is UTC.
 
     >>> parse_time("--since", "1970-01-01T00:00:01"), parse_time("--since", "250")
     (1000, 250)
@@ -220,16 +219,16 @@ WHILE_S = 30.0
 
 
 class OnceInAWhile(logging.Filter):
-    """Lets a record of one logger family through if the same line of code has not spoken lately."""
+    """Passes one logger family's records at most once per WHILE_S and line of code."""
 
     def __init__(self, family: str, clock: Clock = SYSTEM_CLOCK) -> None:
         super().__init__()
-        self._family = family  # the logger and those below it; all others pass
+        self._family = family  # the logger and its children; records of others pass
         self._clock = clock
         self._heard: dict[tuple[str, int], tuple[float, int]] = {}
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Return whether to show the record; one that is shown says how many were not."""
+        """Return whether to show the record; if so, append the number of suppressed ones."""
         if record.name.partition(".")[0] != self._family:
             return True
         place, now = (record.pathname, record.lineno), self._clock.monotonic()
@@ -245,9 +244,9 @@ class OnceInAWhile(logging.Filter):
 
 
 class OneLine(logging.Formatter):
-    """Makes a line of a message, whatever a record had in it: no line that it forges, nothing that a terminal obeys.
+    """Formats a message as one line, escaping anything that could forge a line or control a terminal.
 
-    The lines of a traceback are indented, so that none of them looks like one of the log.
+    A traceback's lines are indented, so that none looks like a log line.
     """
 
     def formatMessage(self, record: logging.LogRecord) -> str:
@@ -262,24 +261,23 @@ class OneLine(logging.Formatter):
 
 
 class StderrHandler(logging.StreamHandler[TextIO]):
-    """Writes to what standard error is at the moment: a table that renews itself puts itself there, and lets lines pass
-    above it."""
+    """Writes to the current ``sys.stderr``, because a live table replaces it to print lines above itself."""
 
     def __init__(self) -> None:
         logging.Handler.__init__(self)
 
     @property
     def stream(self) -> TextIO:  # type: ignore[override]
-        """Where lines go."""
+        """The current standard error."""
         return sys.stderr
 
 
 def log_to_stderr(quiet: bool, handler: logging.Handler | None = None) -> None:
-    """Show logs from INFO on (``quiet``: WARNING), and of kafka-python's only warnings, once in a while.
+    """Show logs from INFO on (``quiet``: WARNING); from kafka-python only warnings, rate-limited.
 
     Args:
         quiet: warnings and errors only.
-        handler: writes them, where that is not to be text.
+        handler: replaces the text handler.
     """
     level = logging.WARNING if quiet else logging.INFO
     form = "%(asctime)s %(levelname)s %(name)s: %(message)s"
@@ -289,7 +287,7 @@ def log_to_stderr(quiet: bool, handler: logging.Handler | None = None) -> None:
     logging.basicConfig(level=level, handlers=[handler])
     logging.getLogger().setLevel(level)
     logging.getLogger("kafka").setLevel(logging.WARNING)
-    # The leader of a group that has just been made has no metadata yet, and warns; the next join has it.
+    # The leader of a new group warns because it has no metadata yet; the next join has it.
     logging.getLogger("kafka.coordinator.assignors").setLevel(logging.ERROR)
     for handler in logging.getLogger().handlers:
         if not any(isinstance(known, OnceInAWhile) for known in handler.filters):

@@ -1,4 +1,4 @@
-"""``downspout version``: what an issue needs to say of this installation."""
+"""``downspout version``: the versions to state in an issue."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from downspout.cli.arguments import exit_codes
 
 def add_parser(commands: Any) -> None:
     """Add the command."""
-    text = "show the versions of Downspout and of what it uses"
+    text = "show the versions of Downspout and its dependencies"
     parser = commands.add_parser(
         "version", help=text,
         description=f"{text[0].upper()}{text[1:]}: Python, the platform, Java and the installed libraries. An issue "
@@ -38,7 +38,7 @@ def handle(arguments: argparse.Namespace) -> int:
 
 
 def versions() -> dict[str, Any]:
-    """Return the versions by name; those of installed libraries that Downspout requires are below ``libraries``.
+    """Return the versions by name; those of installed requirements are under ``libraries``.
 
     >>> sorted(versions())
     ['downspout', 'java', 'libraries', 'platform', 'python', 'storm']
@@ -69,7 +69,7 @@ def _installed(name: str) -> str | None:
 
 
 def _required() -> list[str]:
-    """Return the distributions that Downspout names, with all extras."""
+    """Return the distributions that Downspout requires, with all extras."""
     try:
         named = requires("downspout") or []
     except PackageNotFoundError:  # a checkout that was never installed

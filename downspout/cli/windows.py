@@ -1,4 +1,4 @@
-"""``downspout windows``: which windows of a directory are final, which are open, and where rows came late."""
+"""``downspout windows``: show which windows of a directory are final or open, and which have late rows."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def add_parser(commands: Any) -> None:
     """Add the command."""
     parser = commands.add_parser(
         "windows",
-        help="show which windows of event time are final, which are open, and where rows came late",
+        help="show which windows of event time are final or open, and which have late rows",
         description="Show the windows in the directory of an AggregateBolt with a window among its keys: open windows, "
         "final windows that received late rows, and the position of each partition. read_table(…, closed=True) and the "
         "readers for PySpark return the windows that are final here.",
@@ -35,7 +35,7 @@ def add_parser(commands: Any) -> None:
 
 
 def handle(arguments: argparse.Namespace) -> int:
-    """Read the directory, and print."""
+    """Print the windows."""
     from downspout.sink.snapshot import read_windows
 
     report = read_windows(arguments.directory)
