@@ -74,7 +74,7 @@ EXIT_CODES = {
     3: "a package or program is not installed",
     4: "no broker, or the last commit failed",
     5: "a record could not be processed, and there is no dead-letter topic",
-    6: "Kafka deleted records before they were processed",
+    6: "records were deleted from Kafka before they were processed",
     7: "a sink cannot write, or its directory is damaged",
     8: "a component failed and the run cannot go on",
     9: "Storm or Spark cannot be started, reached or used, or has ended",

@@ -14,9 +14,9 @@ anchored to several. Settling removes the entry, so a second ack, or an ack afte
 **BatchingBolts.** A BatchingBolt holds tuples until its batch is due. If a chunk fails meanwhile, all its records are
 emitted again; processing the tuples of both attempts would count its good records twice. So if the spout is known to
 retry (``PendingTrees.replays``), tuples of failed attempts are removed right before ``process_batch``. Any other spout
-may drop a failed tuple; its tuples are processed, as on Storm, even after a timeout: otherwise a bolt whose batches
-take longer than the message timeout would make no progress. A tuple anchored to several trees stays while one of them
-is open: the source tuple that it was made from is unknown here.
+may drop a failed tuple; its tuples are processed, as on Storm. So are timed-out tuples of all spouts: otherwise a bolt
+whose batches take longer than the message timeout would make no progress. A tuple anchored to several trees stays while
+one of them is open: the source tuple that it was made from is unknown here.
 """
 
 from __future__ import annotations
