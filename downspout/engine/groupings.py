@@ -19,16 +19,20 @@ from __future__ import annotations
 import contextlib
 import itertools
 import random
+import sys
 import zlib
 from collections.abc import Callable, Mapping, Sequence
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime
+from decimal import Decimal
 from numbers import Number
 from operator import itemgetter
 from typing import Any, TypeVar
 
 T = TypeVar("T")
 Route = Callable[[tuple[Any, ...]], Sequence[T]]
-CACHE_MAX = 65_536  # Keys in the cache of a fields grouping; one more empties it
+CACHE_MAX = 65_536  # Keys of a fields grouping whose task is cached; with one more, the cache is emptied
+PART_BYTES_MAX = 256  # A key is cached if each of its fields takes no more memory
+_CACHED_TYPES = {str, bytes, int, float, bool, type(None), Decimal, date, datetime}  # others may hold any amount
 _MASK = (1 << 61) - 1
 _ADDRESS_REPR: Any = object.__repr__
 
@@ -107,7 +111,7 @@ def _shuffle_route(targets: Sequence[T], rng: random.Random) -> Route[T]:
 def _fields_route(targets: Sequence[T], indexes: Sequence[int]) -> Route[T]:
     singles = [(target,) for target in targets]
     count = len(singles)
-    pick = itemgetter(*indexes)
+    pick, is_several = itemgetter(*indexes), len(indexes) > 1
     cache: dict[Any, tuple[T]] = {}
 
     def route(values: tuple[Any, ...]) -> Sequence[T]:
@@ -115,14 +119,20 @@ def _fields_route(targets: Sequence[T], indexes: Sequence[int]) -> Route[T]:
         try:
             return cache[key]
         except KeyError:
-            if len(cache) >= CACHE_MAX:
-                cache.clear()
-            found = cache[key] = singles[stable_hash(key) % count]
+            found = singles[stable_hash(key) % count]
+            if _is_small(key if is_several else (key,)):
+                if len(cache) >= CACHE_MAX:
+                    cache.clear()
+                cache[key] = found
             return found
         except TypeError:  # a list among the fields
             return singles[stable_hash(key) % count]
 
     return route
+
+
+def _is_small(parts: tuple[Any, ...]) -> bool:
+    return all(type(part) in _CACHED_TYPES and sys.getsizeof(part) <= PART_BYTES_MAX for part in parts)
 
 
 def combine(routes: Sequence[tuple[Sequence[T] | None, Route[T]]]) -> tuple[Sequence[T] | None, Route[T]]:

@@ -120,6 +120,22 @@ def test_fields_remembers_a_bounded_number_of_keys(monkeypatch):
         assert len(cache) <= 10
 
 
+@pytest.mark.parametrize("indexes", [(0,), (0, 1)])
+@pytest.mark.parametrize(
+    "long",
+    ["x" * 10_000, b"x" * 10_000, 10**10_000, ("x" * 10_000,), frozenset({"x" * 10_000})],
+    ids=["text", "bytes", "number", "tuple", "set"],
+)
+def test_fields_remembers_no_long_key(indexes, long):
+    """A thousand keys of a megabyte each would fill the memory; they are hashed anew each time."""
+    _, route = make_route("fields", [0, 1, 2], indexes, random.Random(0))
+    (cache,) = [cell.cell_contents for cell in route.__closure__ if isinstance(cell.cell_contents, dict)]
+    key = (long, "b")[: len(indexes)]
+    expected = stable_hash(key if len(key) > 1 else long) % 3
+    assert [route((long, "b")) for _ in range(2)] == [(expected,)] * 2
+    assert cache == {}
+
+
 @pytest.mark.parametrize(
     ("grouping", "expected"), [("all", (7, 8, 9)), ("global", (7,)), ("direct", ())], ids=["all", "global", "direct"]
 )
