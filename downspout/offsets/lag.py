@@ -408,7 +408,8 @@ def first_stamps(
         except errors.KafkaError as error:
             if not error.retriable:
                 break  # a right is missing, or a log was cut meanwhile: the figures without it are right
-            continue
+            clock.sleep(POLL_MS / 1000)  # an error may come at once, again and again
+            passed = set()
         done = waited_for & (found.keys() | passed)
         consumer.pause(list(done))
         waited_for -= done

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from kafka import errors
 
 from downspout.errors import BrokerError
 from downspout.kafka import GroupDescription, GroupMember, LogState, OffsetAndMetadata, TopicPartition, TopicState
@@ -253,6 +254,17 @@ def test_only_invisible_records_are_no_age(kafka: FakeKafka) -> None:
     row = collect(kafka, "shop", Question(clock=kafka.clock)).partitions[0]
     assert (row.lag, row.lag_s) == (2, None)
     assert kafka.clock.monotonic() - before < 1
+
+
+@pytest.mark.fake_only("the polls are counted")
+def test_a_partition_that_cannot_be_read_is_not_asked_without_a_pause(kafka: FakeKafka) -> None:
+    """Errors that come at once are no busy loop: the look ends after a bounded number of polls."""
+    put(kafka, 7)
+    kafka.faults.fail_next("poll", errors.KafkaTimeoutError, times=1_000)
+    before = kafka.clock.monotonic()
+    row = collect(kafka, "shop", Question(clock=kafka.clock)).partitions[0]
+    assert (row.lag, row.lag_s) == (3, None)
+    assert 4 < kafka.clock.monotonic() - before < 7
 
 
 @pytest.mark.fake_only("a question is counted")
