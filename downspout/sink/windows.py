@@ -37,6 +37,7 @@ LATE = "late_rows"
 UNITS = {"day": 86_400_000_000, "hour": 3_600_000_000, "minute": 60_000_000, "second": 1_000_000}
 """Microseconds."""
 _DURATION = re.compile(r"(\d{1,9})\s*(day|hour|minute|second|week)s?", re.ASCII)
+_LIKE_DURATION = re.compile(r"\d+\s*([^\W\d]+)")
 _LEAST, _MOST = -62_135_596_800_000_000, 253_402_300_799_999_999  # the years 1 to 9999, as Python and Spark have them
 OVERLAP_MAX = 1_000  # Windows that a moment may be in
 SIZE_MAX = 36_525 * UNITS["day"]
@@ -69,6 +70,12 @@ class Window:
         column, *rest = [part.strip() for part in text[len("window(") : -1].split(",")]
         durations = [found for part in rest[:2] if (found := _DURATION.fullmatch(part))]
         zone = rest[len(durations) :]
+        for part in rest[:2]:
+            if (unit := _LIKE_DURATION.fullmatch(part)) and not _DURATION.fullmatch(f"1 {unit[1]}"):
+                raise ConfigError(
+                    f"parquet.keys: {text}: {unit[1]!r} is not a unit of time",
+                    cure="seconds, minutes, hours, days or weeks, as in window(departure, 10 minutes)",
+                )
         if not column or not durations or len(zone) > 1:
             raise ConfigError(
                 f"parquet.keys: {text} is not a window",

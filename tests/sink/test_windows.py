@@ -181,6 +181,9 @@ def test_one_key_has_one_form_however_it_is_written(tmp_path: Path) -> None:
         (["window(at, 1 hour, Europe/Berlin)"], "leave Europe/Berlin out"),
         (["window(at, 1 day, Europe/Atlantis)"], "Europe/Berlin"),
         (["window(at, 1 day, UTC, UTC)"], "10 minutes"),
+        (["window(at, 10 mins)"], "seconds, minutes, hours, days or weeks"),
+        (["window(at, 1 hour, 10min)"], "seconds, minutes, hours, days or weeks"),
+        (["window(at, 1 hr, 10 minutes)"], "seconds, minutes, hours, days or weeks"),
         (["window(nope, 1 hour)"], "some of route, at, delay"),
         (["window(route, 1 hour)"], "route:timestamp"),
         (["window(at, 1 hour)", "window(at, 1 day)"], "at most one window"),
@@ -195,6 +198,12 @@ def test_a_window_that_cannot_be_computed_is_refused_when_the_topology_is_built(
         AggregateBolt.spec(
             directory="x", schema=["at:timestamp", "window_end:date"], keys=["window(at, 1 hour)"], aggregates=["count"]
         )
+
+
+def test_a_wrong_unit_is_named() -> None:
+    """The error names the unit that is none, not only the key."""
+    with pytest.raises(ConfigError, match=r"window\(at, 10 mins\): 'mins' is not a unit of time"):
+        AggregateBolt.spec(directory="x", schema=SCHEMA, keys=["window(at, 10 mins)"], aggregates=["count"])
 
 
 def test_a_date_is_no_moment() -> None:
