@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pyarrow as pa
@@ -44,6 +44,7 @@ class AggregateBolt(SinkBolt):
     """
 
     figures = (*SinkBolt.figures, LATE)
+    streams_by_setting: ClassVar = {LATE: 'late="stream"'}  # what declares a stream that it may have
 
     @classmethod
     def outputs_of(cls, config: Mapping[str, Any]) -> list[Any]:

@@ -231,10 +231,11 @@ def _explain_key(error: KeyError, frame: FrameType, where: str) -> TopologyError
             cure=nearest(wanted.streamId, source.outputs) if source.outputs else f"declaring outputs in {source.name}",
         )
     if frame.f_code.co_name == "__getitem__" and "stream" in local:
-        spec = local["self"]
+        spec, stream = local["self"], local["stream"]
+        known, setting = spec.common.streams, getattr(spec.component_cls, "streams_by_setting", {}).get(stream)
         return TopologyError(
-            f"{where}: {spec.name or spec.component_cls.__name__} has no stream {local['stream']!r}",
-            cure=nearest(local["stream"], spec.common.streams) if spec.common.streams else "declaring its outputs",
+            f"{where}: {spec.name or spec.component_cls.__name__} has no stream {stream!r}",
+            cure=setting or (nearest(stream, known) if known else "declaring its outputs"),
         )
     return TopologyError(f"{where}: KeyError: {error}")
 

@@ -68,6 +68,13 @@ ERRORS = {
         "class Made(Topology):\n    words = Words.spec()\n    count = Count.spec(inputs=[words['wrods']])\n",
         r"made.py:11: .*has no stream 'wrods'. Try: 'default'",
     ),
+    "stream that a setting declares": (
+        "from bolts.aggregate import AggregateBolt\nclass Made(Topology):\n    words = Words.spec()\n"
+        "    sums = AggregateBolt.spec(inputs=[words], directory='x', schema={'word': 'string'}, keys=['word'],\n"
+        "        aggregates=['count'])\n"
+        "    late = Count.spec(inputs=[sums['late']])\n",
+        r"made.py:14: .*has no stream 'late'. Try: late=\"stream\"",
+    ),
     "component of another topology": (
         "other = Words.spec(name='wrds')\nclass Made(Topology):\n    words = Words.spec()\n"
         "    count = Count.spec(inputs=[other])\n",
