@@ -16,8 +16,9 @@ one. More failed attempts than that before the first ack end the run. All droppe
 
 :class:`FailStreak` warns of a broken bolt long before the circuit breaker opens. The breaker counts records that failed
 for good. If everything fails, that takes all their retries: minutes, in which the spout reads on up to
-``kafka.uncommitted_max``. A sink that delays its acks must not make a few failed records look like the only ones. So a
-streak requires that many records have failed without an ack, and that no more than these are in flight.
+``kafka.uncommitted_max``. A sink that delays its acks must not make a few failed records look like the only ones: the
+good ones are in flight meanwhile. So a streak requires that many first attempts have failed since the last ack, and
+that no more records than these are in flight.
 """
 
 from __future__ import annotations
@@ -370,9 +371,14 @@ FAILS_MIN = 100  # Fewer prove nothing; also how often the streak is checked
 class FailStreak:
     """Counts the first attempts that failed since the last ack."""
 
-    def __init__(self, metrics: SpoutMetrics, retries_max: int, log: logging.Logger) -> None:
+    def __init__(self, metrics: SpoutMetrics, settings: Mapping[str, Any], log: logging.Logger) -> None:
         self._metrics = metrics
-        self._retries_max = retries_max
+        retries_max = settings["retries_max"]
+        self._prospect = f"each is tried again {counted(retries_max, 'time')} (kafka.retries_max)"
+        if retries_max == FOR_EVER:
+            self._prospect = "each is tried again for ever (kafka.retries_max)"
+        elif settings["breaker_ratio"]:
+            self._prospect += ", and the run ends when too many have failed for good (kafka.breaker_ratio)"
         self._log = log
         self._acked = metrics.acked
         self._fails = 0
@@ -385,12 +391,10 @@ class FailStreak:
         self._fails += 1
         if self._fails % FAILS_MIN:
             return
-        failed = sum(each.ledger.failed for each in parts)
-        if failed >= max(FAILS_MIN, sum(each.ledger.in_flight for each in parts)) and self._throttle.due("streak", now):
+        if self._fails >= sum(each.ledger.in_flight for each in parts) and self._throttle.due("streak", now):
             self._log.warning(
                 "%s: nothing gets through: the last %s answers are fails, this one %s. %s records wait for another "
-                "try; each is tried again %s (kafka.retries_max), and the run ends when too many have failed for good "
-                "(kafka.breaker_ratio). If a bolt is broken, stop the run now: what has failed is not committed",
-                part.place(offset), f"{self._fails:,}", describe_failure(failure), f"{failed:,}",
-                "for ever" if self._retries_max == FOR_EVER else counted(self._retries_max, "time"),
+                "try; %s. If a bolt is broken, stop the run now: what has failed is not committed",
+                part.place(offset), f"{self._fails:,}", describe_failure(failure),
+                f"{sum(each.ledger.failed for each in parts):,}", self._prospect,
             )  # fmt: skip

@@ -63,7 +63,7 @@ class RecordEmitter:
         most = self._settings["behind_max"]
         limits = services.metrics, services.hooks, services.dead_lettering, services.log
         self._behind = None if most is None else MaxLag(most, *limits)
-        self._streak = FailStreak(services.metrics, self._settings["retries_max"], services.log)
+        self._streak = FailStreak(services.metrics, self._settings, services.log)
         self._component = component
         self._write_down = write_down
         self._other_isolations = other_isolations

@@ -248,8 +248,41 @@ def test_where_nothing_gets_through_a_warning_says_so_at_once(kafka: Kafka, capl
     (line,) = [record.getMessage() for record in caplog.records if NOTHING in record.getMessage()]
     assert line.startswith(
         "orders[0]@99: nothing gets through: the last 100 answers are fails, this one last by exception in parse: "
-        "KeyError: 'a'. 100 records wait for another try; each is tried again 10 times"
+        "KeyError: 'a'. 100 records wait for another try; each is tried again 10 times (kafka.retries_max), and the "
+        "run ends when too many have failed for good (kafka.breaker_ratio). If"
     )
+
+
+@pytest.mark.parametrize(
+    ("settings", "prospect"),
+    [
+        ({"breaker_ratio": 0}, "10 times (kafka.retries_max). If"),
+        ({"retries_max": -1}, "for ever (kafka.retries_max). If"),
+    ],
+)
+def test_the_warning_names_no_breaker_that_cannot_open(
+    kafka: Kafka, caplog: pytest.LogCaptureFixture, settings: dict[str, Any], prospect: str
+) -> None:
+    """With kafka.breaker_ratio=0, or retries for ever, nothing ends the run."""
+    fill(kafka, 190)
+    driver = Driver(kafka, **settings)
+    driver.run()
+    fail_for(driver, range(200))
+    assert f"each is tried again {prospect}" in caplog.text
+
+
+def test_a_few_bad_records_between_the_flushes_of_a_sink_are_no_streak(
+    kafka: Kafka, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Bad records gather while they wait for their retries; what a sink holds is in flight, and may be good."""
+    fill(kafka, 890)
+    driver = Driver(kafka, retries_max=200)
+    driver.run()
+    for start in range(0, 450, 90):
+        fail_for(driver, range(start, start + 90))
+        driver.ack([899 - start])
+    fail_for(driver, range(450, 560))
+    assert NOTHING not in caplog.text
 
 
 def test_where_something_gets_through_nothing_is_said(kafka: Kafka, caplog: pytest.LogCaptureFixture) -> None:
