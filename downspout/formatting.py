@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Hashable, Iterable, Sequence
 from typing import Any
 
 UNITS_S = {"ms": 0.001, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86_400.0}
@@ -64,6 +64,35 @@ def seconds_of(text: str, bare: str = "") -> float | None:
     found = re.fullmatch(r"\s*(\d{1,18}(?:\.\d{1,18})?)\s*([a-z]*)\s*", text.lower())
     unit = UNITS_S.get(found[2] or bare) if found else None
     return None if found is None or unit is None else float(found[1]) * unit
+
+
+_VARYING = re.compile(r"""(?<!\w)b?(?:'[^']*(?:'|$)|"[^"]*(?:"|$))|\b\d\w*(?:[.,]\d+)*""")
+FORMS_MAX = 20
+"""Forms of messages that are told apart; further ones count as one form."""
+_FORM_CHARS_MAX = 300
+
+
+def form_of(message: str) -> str:
+    """Return a message with … in place of numbers and quoted values: two errors of one form differ only in these.
+
+    >>> form_of("orders[0]@918: delay = 'late' does not fit int16")
+    'orders[…]@…: delay = … does not fit int16'
+    """
+    return _VARYING.sub("…", message[:_FORM_CHARS_MAX])
+
+
+class MessageForms:
+    """The forms of messages, at most FORMS_MAX for each group."""
+
+    def __init__(self) -> None:
+        self._known: dict[Hashable, set[str]] = {}
+
+    def of(self, group: Hashable, message: str) -> str:
+        """Return the form of a message; empty if its group has too many forms."""
+        known, form = self._known.setdefault(group, set()), form_of(message)
+        if len(known) < FORMS_MAX:
+            known.add(form)
+        return form if form in known else ""
 
 
 LAST_CUTOFF = 0.65

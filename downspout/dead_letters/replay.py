@@ -16,7 +16,7 @@ from kafka.errors import KafkaError, MessageSizeTooLargeError
 from downspout.dead_letters.claims import PREFIX, claim, identity_headers
 from downspout.dead_letters.dead_letter import PRODUCER, DeadLetter, read_copies, read_dead_letters
 from downspout.errors import BrokerError, ConfigError, coordinates
-from downspout.formatting import counted
+from downspout.formatting import MessageForms, counted
 from downspout.kafka.port import Cluster, TopicPartition
 from downspout.kafka.retry_gate import describe
 from downspout.ledger.origin import Origin
@@ -112,7 +112,7 @@ def place_of(dead_letter: DeadLetter) -> str:
 
 @dataclass(slots=True)
 class LetterGroup:
-    """Dead letters of one topic with the same error class."""
+    """Dead letters of one topic whose errors are of one class and differ only in numbers and quoted values."""
 
     topic: str | None  # of the records; None: unknown
     error_class: str  # of the exception, or the kind of failure (``timeout``, ``fail``)
@@ -137,11 +137,13 @@ def _extreme(pick: Callable[[list[int]], int], one: int | None, other: int | Non
 
 
 def group_dead_letters(dead_letters: Iterable[DeadLetter]) -> list[LetterGroup]:
-    """Group dead letters by topic and exception, the largest group first. Memory: the groups."""
-    groups: dict[tuple[str | None, str], LetterGroup] = {}
+    """Group dead letters by topic, exception and form of message, the largest group first. Memory: the groups."""
+    groups: dict[tuple[str | None, str, str], LetterGroup] = {}
+    forms = MessageForms()
     for dead_letter in dead_letters:
         key = (dead_letter.topic, dead_letter.error_class or dead_letter.kind or "unknown")
-        groups.setdefault(key, LetterGroup(*key)).add(dead_letter)
+        form = forms.of(key, dead_letter.error or "")
+        groups.setdefault((*key, form), LetterGroup(*key)).add(dead_letter)
     return sorted(groups.values(), key=lambda group: (-group.count, group.topic or "", group.error_class))
 
 

@@ -28,15 +28,19 @@ from __future__ import annotations
 import itertools
 import logging
 import math
+import os
+import sys
 import traceback
 from collections.abc import Callable, Mapping, Sequence, Sized
 from dataclasses import dataclass, field
-from types import CodeType, TracebackType
+from pathlib import Path
+from types import CodeType, FrameType, TracebackType
 from typing import Any, Protocol
 
 from downspout.clock import SYSTEM_CLOCK, Clock
 from downspout.engine.acker import Latencies, PendingTrees, Root, Tree, trees_of, will_be_retried
-from downspout.formatting import counted
+from downspout.errors import RecordError
+from downspout.formatting import MessageForms, counted
 from downspout.protocols import Failure
 
 _HEAD = "Traceback (most recent call last):\n"
@@ -276,36 +280,66 @@ def error_line(error: BaseException) -> str:
         return f"{type(error).__name__}: <its __str__ raised>"
 
 
+def _passed_user_code(error: BaseException) -> bool:
+    """Return whether an error, or one that it came of, was raised in a user's code or passed it."""
+    seen: set[int] = set()
+    each: BaseException | None = error
+    while each is not None and id(each) not in seen:
+        if any(_is_user_code(frame) for frame, _ in traceback.walk_tb(each.__traceback__)):
+            return True
+        seen.add(id(each))
+        each = each.__cause__ or (None if each.__suppress_context__ else each.__context__)
+    return False
+
+
+def _is_user_code(frame: FrameType) -> bool:
+    module = str(frame.f_globals.get("__name__")).partition(".")[0]
+    return module not in _LIBRARIES and not frame.f_code.co_filename.startswith(_OURS)
+
+
+_LIBRARIES = sys.stdlib_module_names | {
+    "downspout", "fastavro", "google", "kafka", "numpy", "orjson", "pyarrow", "pystorm", "streamparse",
+}  # fmt: skip
+_OURS = tuple(str(Path(__file__).parents[2] / part) + os.sep for part in ("bolts", "spouts"))  # in a checkout
+
+_Kind = tuple[str, str, str, str]  # component, class, line and form of an error
+
+
 class ErrorLog:
     """Logs the first error of each kind in full, then a count at each power of ten.
 
-    Two errors are of a kind if the same component raised the same class in the same line.
+    Two errors are of a kind if the same component raised the same class in the same line, and their messages differ
+    only in numbers and quoted values. A record that is refused takes one line: a traceback would show our code alone.
     """
 
     def __init__(self, log: logging.Logger) -> None:
         self._log = log
-        self._counts: dict[tuple[str, str, str], int] = {}
-        self.first: dict[tuple[str, str, str], str] = {}
+        self._counts: dict[_Kind, int] = {}
+        self._forms = MessageForms()
+        self.first: dict[_Kind, str] = {}
         self.last: dict[str, str] = {}  # The last error of each component, in a line
-        self._last_kind: dict[str, tuple[str, str, str]] = {}
-        self._stacks: dict[tuple[str, str, str], str] = {}  # The traceback of the first error of each kind
+        self._last_kind: dict[str, _Kind] = {}
+        self._stacks: dict[_Kind, str] = {}  # The traceback of the first error of each kind
 
     def report(self, component: str, error: BaseException, about: Callable[[], str]) -> None:
         """Count an error, and log it if due; only then is ``about`` called, for the error's location."""
-        kind = (component, type(error).__name__, raised_at(error))
+        line = error_line(error)
+        place = (component, type(error).__name__, raised_at(error))
+        kind = (*place, self._forms.of(place, line))
         count = self._counts[kind] = self._counts.get(kind, 0) + 1
-        self.last[component] = error_line(error)
+        self.last[component] = line
         self._last_kind[component] = kind
         if count != 1 and count not in _POWERS:
             return
-        message = f"{about()}: {error_line(error)}"
+        message, is_refusal = f"{about()}: {line}", isinstance(error, RecordError) and not _passed_user_code(error)
         if count == 1:
             self.first[kind] = message
             stack = "".join(traceback.format_exception(error)).rstrip()
             self._stacks[kind] = stack[-STACK_CHARS_MAX:]
-            self._log.error("%s\n%s", message, stack)
+            self._log.error("%s", " ".join(message.split()) if is_refusal else f"{message}\n{stack}")
         else:
-            self._log.error("%s (%s time of this error; the first has the traceback)", message, f"{count:,}th")
+            first = "" if is_refusal else "; the first has the traceback"
+            self._log.error("%s (%s time of this error%s)", message, f"{count:,}th", first)
 
     def last_stacks(self) -> dict[str, str]:
         """Return, for each component's last error, the traceback of the first error of its kind."""

@@ -102,6 +102,20 @@ def test_groups_are_by_topic_and_exception(kafka: Kafka) -> None:
     ]
 
 
+def test_errors_of_one_class_are_told_apart_by_their_messages(kafka: Kafka) -> None:
+    """Numbers and quoted values do not count, and there are never many groups of one class."""
+    letters = DeadLetters(kafka, "others")
+    errors = ["'a' is no number", "too long", *["5"] * 30, *("x" * length for length in range(1, 41))]
+    for offset, error in enumerate(errors):
+        kafka.produce("orders", b"v", partition=0)
+        write(kafka, letters, "orders", 0, offset, f"RecordError: {error}", 0)
+    write(kafka, letters, "orders", 1, 0, "RecordError: 'b' is no number", 0)
+    letters.close()
+    groups = group_dead_letters(read_dead_letters(kafka, "others"))
+    assert {(g.message, g.count) for g in groups} >= {("'a' is no number", 2), ("too long", 1), ("5", 30)}
+    assert (len(groups), sum(group.count for group in groups)) == (21, 73)
+
+
 def test_a_replay_is_the_record_as_it_was(kafka: Kafka) -> None:
     """Key, value, time, headers and partition are the record's; the claim stands for it, and ours are gone."""
     plan = plan_replay(kafka, LETTERS, Choice(topic="orders").read(kafka, LETTERS), write=True)

@@ -5,6 +5,7 @@ import logging
 import pytest
 from streamparse import BatchingBolt, Bolt, Spout, Topology
 
+from bolts.parse import JsonParseBolt
 from downspout.component import Bolt as OurBolt
 from downspout.engine import Engine, from_class
 from downspout.errors import ComponentError, RecordError, SinkError
@@ -335,6 +336,53 @@ def test_an_error_flood_is_counted(caplog):
     assert len(messages) == 2 + (len([m for m in messages if "100th" in m]))
     assert "Traceback" in messages[0]
     assert "10th time of this error" in messages[1]
+
+
+def test_errors_of_one_line_are_told_apart_by_their_messages(caplog):
+    """Numbers and quoted values do not count; of very many messages few are logged."""
+
+    class Teller(Bolt):
+        outputs = ()
+        exit_on_exception = False
+
+        def process(self, tup):
+            raise ValueError(tup.values.word)
+
+    rows = [["no column 'a'"], ["7 is too large"], ["no column 'b'"], ["12 is too large"]]
+    rows += [["bad " + "x" * number] for number in range(1, 40)]
+    with caplog.at_level(logging.ERROR, logger="downspout.engine"):
+        result = run_topology(before(Teller), spouts={"words": rows}, until=None, for_s=0.001)
+    firsts = [record.getMessage().splitlines()[0] for record in caplog.records if "Traceback" in record.getMessage()]
+    assert sum("no column" in first for first in firsts) == sum("is too large" in first for first in firsts) == 1
+    assert len(firsts) == len(result.errors) == 21
+
+
+def test_a_refused_record_takes_one_line_of_the_log(caplog):
+    """What a parser says of a bad value names record, column, value and reason; a traceback would show our code."""
+    spec = JsonParseBolt.spec(fields=["delay"], types={"delay": "int16"})
+    with caplog.at_level(logging.ERROR, logger="downspout.engine"):
+        run_bolt(spec, [{"origin": ["orders", "", 3, 918, ""], "value": b'{"delay": "late"}'}])
+    first, tenth = (record.getMessage() for record in caplog.records)
+    assert "orders[3]@918: bolt: delay = 'late' does not fit int16: string instead of int16" in first
+    assert len(first.splitlines()) == 1
+    assert tenth == f"{first} (10th time of this error)"
+
+
+def test_a_record_that_a_users_code_refuses_has_its_traceback(caplog):
+    """The user's line is worth it, also where the error was raised of another one."""
+
+    class Look(OurBolt):
+        def process(self, tup):
+            try:
+                {}[tup.values.value]
+            except KeyError as error:
+                raise RecordError("orders[3]@918: unknown") from error
+
+    with caplog.at_level(logging.ERROR, logger="downspout.engine"):
+        run_bolt(Look, [{"origin": ["orders", "", 3, 918, ""], "value": "a"}])
+    first, tenth = (record.getMessage() for record in caplog.records)
+    assert "{}[tup.values.value]" in first
+    assert tenth.endswith("(10th time of this error; the first has the traceback)")
 
 
 def test_an_error_that_cannot_be_told_fails_its_tuple_alone(caplog):
