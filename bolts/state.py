@@ -23,7 +23,6 @@ override :meth:`StateBolt.apply`, which may get, put and update any keys.
 from __future__ import annotations
 
 import logging
-import reprlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
@@ -51,6 +50,7 @@ from downspout.batches.updates import (
 )
 from downspout.component import Bolt, input_fields, task_number
 from downspout.errors import USER_ERRORS, ConfigError, RecordError, TopologyError, UserError
+from downspout.formatting import safe_repr, short_repr
 from downspout.kafka.retry_gate import LogThrottle
 from downspout.offsets.stores.database import PassesError
 from downspout.settings.folders import of_project_url
@@ -243,7 +243,7 @@ class StateBolt(Bolt):
                 guilty, cause = values, its_own
                 break
         given = {} if guilty is None else {key: each for key, each in guilty._asdict().items() if key != ATTEMPT}
-        about = f", on {reprlib.repr(given)}" if given else ""
+        about = f", on {short_repr(given)}" if given else ""
         return RecordError(
             f"{self.component_name}: {Attempt.of(attempt)}: {type(cause).__name__}: {cause}{about}",
             cure="leave such tuples out in the bolt before, or correct state.key or state.update",
@@ -358,7 +358,7 @@ class StateBolt(Bolt):
             return self.update.apply(value, held)
         except USER_ERRORS as error:
             raise RecordError(
-                f"{self.component_name}: key {key!r}, whose value is {reprlib.repr(value)}: "
+                f"{self.component_name}: key {safe_repr(key)}, whose value is {short_repr(value)}: "
                 f"{type(error).__name__}: {error}",
                 cure="leave such tuples out in the bolt before, or correct state.update",
             ) from error

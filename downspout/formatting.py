@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import re
+import reprlib
 from collections.abc import Collection, Hashable, Iterable, Sequence
 from typing import Any
 
@@ -32,6 +33,18 @@ def safe_repr(value: Any) -> str:
         return repr(value)
     except Exception as error:
         return f"<{type(value).__name__} whose __repr__ raised {type(error).__name__}>"
+
+
+def short_repr(value: Any) -> str:
+    """Return the beginning of a value as Python shows it, whatever its ``__repr__`` does.
+
+    >>> short_repr(list(range(9))), short_repr(10**5_000)
+    ('[0, 1, 2, 3, 4, 5, ...]', '<int whose __repr__ raised ValueError>')
+    """
+    try:
+        return reprlib.repr(value)
+    except Exception:  # a whole number of more than 4,300 digits
+        return safe_repr(value)
 
 
 def figure(value: float) -> str:

@@ -18,7 +18,8 @@ from typing import Any
 
 from downspout.batches.core.protocol import Attempt
 from downspout.batches.core.state_values import StateKind
-from downspout.batches.stores import BatchStoreError, Key, StaleAttemptError, StateContext, check_meaning
+from downspout.batches.stores import BatchStoreError, Key, StaleAttemptError, StateContext, check_meaning, key_of
+from downspout.formatting import safe_repr
 from downspout.offsets.stores.database import (
     Database,
     DatabaseError,
@@ -253,7 +254,7 @@ def parsed(where: str, rows: Iterable[tuple[Any, ...]]) -> dict[Key, Any]:
     found: dict[Key, Any] = {}
     for text, value in rows:
         try:
-            key = _key(_decode(text))
+            key = key_of(_decode(text))
         except (ValueError, TypeError, RecursionError):
             raise _foreign(where, text, value) from None
         found[key] = _parsed_value(where, text, value)
@@ -273,11 +274,6 @@ def _foreign(where: str, key: str, text: str) -> BatchStoreError:
     )
 
 
-def _key(values: Any) -> Key:
-    """Return a key as a tuple, after JSON has turned it and tuples within it into lists."""
-    return tuple(_key(value) if isinstance(value, list) else value for value in values)
-
-
 def _json(value: Any) -> str:
     text = _encode(value)
     if not text.isascii():
@@ -290,7 +286,8 @@ def _text(where: str, key: Key) -> str:
         return _json(list(key))
     except (TypeError, ValueError) as error:
         raise BatchStoreError(
-            f"{where}, key {key!r} is not JSON ({error})", cure="a key of texts and numbers, made by an upstream bolt"
+            f"{where}, key {safe_repr(key)} is not JSON ({error})",
+            cure="a key of texts and numbers, made by an upstream bolt",
         ) from None
 
 
@@ -299,7 +296,7 @@ def _value(where: str, key: Key, value: Any) -> str:
         return _json(value)
     except (TypeError, ValueError) as error:
         raise BatchStoreError(
-            f"{where}, key {_text(where, key)}: {value!r} is not JSON ({error})",
+            f"{where}, key {_text(where, key)}: {safe_repr(value)} is not JSON ({error})",
             cure="a value of numbers, texts and lists",
         ) from None
 

@@ -6,7 +6,7 @@ those of offset stores (``downspout.spout.ports``).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias, TypeVar
@@ -22,7 +22,32 @@ from downspout.settings.secrets import shown
 PartitionId: TypeAlias = str
 """``topic/partition``, Trident's name for a partition's node."""
 Key: TypeAlias = tuple[Any, ...]
-"""The key of a value: JSON values, in the order of the fields."""
+"""The key of a value: JSON values, in the order of the fields; see :func:`key_of`."""
+
+
+class _KeyWithFlag(tuple[Any, ...]):
+    """A key that holds a bool: true is not the key 1, though Python calls them equal."""
+
+    __slots__ = ()
+    __hash__ = tuple.__hash__
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, tuple) or tuple.__eq__(self, other) is not True:
+            return False
+        return [isinstance(part, bool) for part in self] == [isinstance(part, bool) for part in other]
+
+    def __ne__(self, other: object) -> bool:
+        return not self == other
+
+
+def key_of(parts: Iterable[Any]) -> Key:
+    """Return the key of these values; a list within is a tuple.
+
+    >>> key_of([True]) == key_of([1]), key_of([True]) == (True,), key_of([["a", 1]])
+    (False, True, (('a', 1),))
+    """
+    key = tuple(key_of(part) if isinstance(part, list | tuple) else part for part in parts)
+    return _KeyWithFlag(key) if any(isinstance(part, bool | _KeyWithFlag) for part in key) else key
 
 
 class BatchStoreError(BrokerError):

@@ -26,18 +26,18 @@ from typing import Any, NamedTuple, Protocol, TypeAlias
 
 from downspout.batches.core.protocol import ATTEMPT, CONTROL, Attempt
 from downspout.batches.core.state_values import Commit, StateKind
-from downspout.batches.stores import Key, StateStore, StateTransaction
+from downspout.batches.stores import Key, StateStore, StateTransaction, key_of
 from downspout.errors import ConfigError
 from downspout.formatting import nearest
 from downspout.settings.table import SETTINGS, load
 
-_AS_THEY_ARE = frozenset({str, int, bool, type(None)})
+_AS_THEY_ARE = frozenset({str, int, type(None)})
 
 
 def key_maker(places: Sequence[int]) -> Callable[[Sequence[Any]], Key]:
     """Return the function that makes a key from the values at some positions. It runs for each tuple.
 
-    A float without a fraction becomes an int, so that 1.0 and 1 are the same key. A list becomes a tuple, because
+    A float without a fraction becomes an int: 1.0 and 1 are the same key, and true is not. A list becomes a tuple, as
     Storm's pipe turns tuples into lists.
 
     >>> key_maker([1, 0])(["UA", 2.0, "x"]), key_maker([0])([["a", 1.5]])
@@ -48,7 +48,7 @@ def key_maker(places: Sequence[int]) -> Callable[[Sequence[Any]], Key]:
 
         def one(values: Sequence[Any]) -> Key:
             part = values[place]
-            return (part,) if part.__class__ in _AS_THEY_ARE else (_plain(part),)
+            return (part,) if part.__class__ in _AS_THEY_ARE else key_of([_plain(part)])
 
         return one
     if not places:
@@ -57,7 +57,7 @@ def key_maker(places: Sequence[int]) -> Callable[[Sequence[Any]], Key]:
 
     def several(values: Sequence[Any]) -> Key:
         parts: Key = get(values)
-        return parts if _AS_THEY_ARE.issuperset(map(type, parts)) else tuple(map(_plain, parts))
+        return parts if _AS_THEY_ARE.issuperset(map(type, parts)) else key_of(map(_plain, parts))
 
     return several
 

@@ -408,6 +408,32 @@ def test_an_update_that_raises_at_the_commit_names_the_key(url: str, update: str
     assert stage.stored() == {"a": [1, 1, None], "b": [1, 1, None]}
 
 
+@pytest.mark.parametrize(("key", "value"), [("a", 10**5_000), (10**5_000, 1)], ids=["value", "key"])
+def test_a_number_of_very_many_digits_fails_its_batch(url: str, key: Any, value: Any) -> None:
+    """Python writes no number of more than 4,300 digits: the message does without it, and the bolt goes on."""
+    stage = Stage(url, state__update="last:size")
+    stage.begin(Attempt(1, 0))
+    stage.send("default", Word(Attempt(1, 0), key, value))
+    assert not stage.commit(Attempt(1, 0))
+    assert re.search("state counts, key .* is not JSON .*4300 digits", next(iter(stage.failed.values())))
+    assert stage.stored() == {}
+    assert stage.batch(Attempt(1, 1), "b")
+
+
+def test_true_is_not_the_key_1(url: str) -> None:
+    """Python calls them equal, JSON does not; they are counted apart, in one batch and over several."""
+    stage = Stage(url, state__kind="non_transactional")
+    batches: list[list[Any]] = [[1, True, True, 1.0, [1], [True]], [True, 1, False, 0, 0, [True]]]
+    for attempt, keys in zip([Attempt(1, 0), Attempt(2, 0)], batches, strict=True):
+        stage.begin(attempt)
+        for key in keys:
+            stage.send("default", Word(attempt, key))
+        assert stage.commit(attempt)
+    stored = [(repr(key[0]), value) for key, value in stage.bolt.state.read_all().items()]
+    assert sorted(stored) == [("(1,)", 1), ("(True,)", 2), ("0", 2), ("1", 3), ("False", 1), ("True", 3)]
+    assert [str(row[1]) for row in stage.emitted[:2]] == ["1", "True"]
+
+
 def test_numbers_that_are_equal_in_json_are_one_key(url: str) -> None:
     """Whether 1 and 1.0 come in one batch or in two, they are counted together; a list is the key that a tuple is."""
     stage = Stage(url)
