@@ -220,7 +220,7 @@ def _since_the_epoch(values: Values, kind: Kind) -> Any:
 
 def _whole_numbers(values: Values, target: Any) -> Any:
     """Return whole numbers as they are; floats that are whole, too."""
-    found: Any = pa.array(values)
+    found = _as_found(values, target)
     if pa.types.is_floating(found.type):
         _check_alone(values, found.type, target)
         found = pa.array([None if value is None else _whole(value) for value in values])
@@ -232,7 +232,7 @@ def _numbers(values: Values, kind: Kind) -> Any:
     target = kind.type
     if pa.types.is_integer(target):
         return _whole_numbers(values, target)
-    found: Any = pa.array(values)
+    found = _as_found(values, target)
     if found.type == target:
         _check_alone(values, found.type, target)
         return found
@@ -241,6 +241,15 @@ def _numbers(values: Values, kind: Kind) -> Any:
     made = found.cast(target)
     _check_finite(found, made)
     return made
+
+
+def _as_found(values: Values, target: pa.DataType) -> Any:
+    """Return numbers as an array of the type that Arrow finds for them."""
+    try:
+        return pa.array(values)
+    except OverflowError:
+        half = 2 ** ((target.bit_width if pa.types.is_integer(target) else 64) - 1)
+        raise OverflowError(f"a whole number not in range: {-half} to {half - 1}") from None
 
 
 def _check(found: pa.DataType, target: pa.DataType) -> None:

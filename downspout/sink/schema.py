@@ -38,6 +38,7 @@ from typing import Any
 import pyarrow as pa
 
 from downspout.errors import ConfigError
+from downspout.formatting import safe_repr
 from downspout.origins import values_of
 from downspout.sink import hive
 from downspout.sink.column_types import EPOCH_UNITS, kind_of, to_array
@@ -201,7 +202,7 @@ class Column:
 
     def misfit(self, value: Any, error: Exception) -> str:
         """Return the sentence that says why a value does not fit."""
-        shown = repr(value)
+        shown = safe_repr(value)
         shown = shown if len(shown) <= 80 else shown[:77] + "..."
         why = str(error).splitlines()[0] if str(error) else type(error).__name__
         return f"{self.name} = {shown} does not fit {self.declared.partition(':')[2]}: {why}"

@@ -116,6 +116,22 @@ def test_what_does_not_fit_is_refused(kind: str, bad: Any) -> None:
     assert table.column("x")[0].as_py() is not None
 
 
+@pytest.mark.parametrize(
+    ("kind", "bad", "said"),
+    [
+        ("int64", 2**63, f"x = {2**63} does not fit int64: a whole number not in range: {-(2**63)} to {2**63 - 1}"),
+        ("int8", -(2**70), f"x = {-(2**70)} does not fit int8: a whole number not in range: -128 to 127"),
+        ("int64", 10**5_000, f"x = <int whose __repr__ raised ValueError> does not fit int64: a whole number not in "
+                             f"range: {-(2**63)} to {2**63 - 1}"),
+    ],
+    ids=["int64", "int8", "digits"],
+)  # fmt: skip
+def test_a_whole_number_out_of_range_is_told_with_the_range(kind: str, bad: int, said: str) -> None:
+    """Also beyond 64 bits, where Arrow speaks of a C long, and beyond the digits that Python writes."""
+    _, (rejected,) = Columns.parse([f"x:{kind}"]).table([[1, bad]])
+    assert rejected.reason == said
+
+
 COLUMNS = ["a:int8!", "b:string", "c:list<int16>"]
 CELLS = {
     "a": st.one_of(st.none(), st.integers(-200, 200), st.booleans(), st.floats(), st.text(max_size=2)),
