@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from downspout.clock import Clock
 from downspout.component import Failure
 from downspout.errors import USER_ERRORS, UserError
+from downspout.formatting import counted
 from downspout.kafka.retry_gate import describe
 from downspout.ledger.retry_schedule import RetryState
 from downspout.spout.cursor import offset_at
@@ -334,10 +335,14 @@ class RecordEmitter:
         failures, was_alone = part.ledger.earlier_failures[record.offset], record.offset == part.isolation.killed_by
         part.ledger.recall(record.offset, now)
         if was_alone or record.offset not in part.last_failures:  # who knew why died before its dead letter was written
-            died = "the process died while this record was out alone" if was_alone else "the process that tried it died"
-            what = f"ProcessDied: {died}; {failures} failed attempts in all"
+            what = f"the process died while this record was out alone; {failures} failed attempts in all"
+            if not was_alone:  # commits hold how often a record failed, not why
+                what = (
+                    f"{counted(failures, 'attempt')} had failed, and kafka.retries_max allows no more, when the process "
+                    "died before it wrote this dead letter; the log of that process has the error"
+                )
             part.last_failures[record.offset] = LastFailure(None, self._wall_ms())
-            self._set_back(part, record.offset, Failure("crash", self._component, error=what))
+            self._set_back(part, record.offset, Failure("crash", self._component, error=f"ProcessDied: {what}"))
         part.retry_cache.hold(record)
         self._dead_lettering.exhaust(part, record.offset)
 

@@ -34,7 +34,10 @@ def test_a_crash_before_the_dead_letter_gives_no_further_try(kafka: Kafka) -> No
     successor.commit()
     (letter,) = read_dead_letters(kafka, LETTERS)
     assert (letter.offset, letter.attempts, letter.kind, letter.error_class) == (4, 2, "crash", "ProcessDied")
-    assert letter.error == "the process that tried it died; 2 failed attempts in all"
+    assert letter.error == (
+        "2 attempts had failed, and kafka.retries_max allows no more, when the process died before it wrote this dead "
+        "letter; the log of that process has the error"
+    )
     assert letter.component is not None
     assert successor.committed() == 10
 
