@@ -44,7 +44,7 @@ class AggregateBolt(SinkBolt):
     """
 
     figures = (*SinkBolt.figures, LATE)
-    streams_by_setting: ClassVar = {LATE: 'late="stream"'}  # what declares a stream that it may have
+    streams_by_setting: ClassVar = {LATE: 'late="stream"'}  # by name, what declares a stream that it may have
 
     @classmethod
     def outputs_of(cls, config: Mapping[str, Any]) -> list[Any]:

@@ -32,7 +32,7 @@ def add_parser(commands: Any) -> None:
     """Add the command with its subcommands."""
     parser = commands.add_parser("dlq", help="show, replay and purge dead letters")
     actions = add_actions(parser)
-    ls = _add(actions, "ls", _ls, "count dead letters by topic and exception")
+    ls = _add(actions, "ls", _ls, "count dead letters by topic, exception and message")
     show = _add(actions, "show", _show, "show one dead letter: its coordinates, error, stack, headers, key and value")
     show.add_argument("place", metavar="PLACE", help="the record that failed, such as orders[0]@918")
     show.add_argument(

@@ -331,12 +331,15 @@ class ErrorLog:
         self._last_kind[component] = kind
         if count != 1 and count not in _POWERS:
             return
-        message, is_refusal = f"{about()}: {line}", isinstance(error, RecordError) and not _passed_user_code(error)
+        message = f"{about()}: {line}"
+        is_refusal = isinstance(error, RecordError) and not _passed_user_code(error)
+        if is_refusal:
+            message = " ".join(message.split())
         if count == 1:
             self.first[kind] = message
             stack = "".join(traceback.format_exception(error)).rstrip()
             self._stacks[kind] = stack[-STACK_CHARS_MAX:]
-            self._log.error("%s", " ".join(message.split()) if is_refusal else f"{message}\n{stack}")
+            self._log.error("%s", message if is_refusal else f"{message}\n{stack}")
         else:
             first = "" if is_refusal else "; the first has the traceback"
             self._log.error("%s (%s time of this error%s)", message, f"{count:,}th", first)

@@ -374,10 +374,9 @@ class FailStreak:
     def __init__(self, metrics: SpoutMetrics, settings: Mapping[str, Any], log: logging.Logger) -> None:
         self._metrics = metrics
         retries_max = settings["retries_max"]
-        self._prospect = f"each is tried again {counted(retries_max, 'time')} (kafka.retries_max)"
-        if retries_max == FOR_EVER:
-            self._prospect = "each is tried again for ever (kafka.retries_max)"
-        elif settings["breaker_ratio"]:
+        times = "for ever" if retries_max == FOR_EVER else counted(retries_max, "time")
+        self._prospect = f"each is tried again {times} (kafka.retries_max)"
+        if retries_max != FOR_EVER and settings["breaker_ratio"]:
             self._prospect += ", and the run ends when too many have failed for good (kafka.breaker_ratio)"
         self._log = log
         self._acked = metrics.acked

@@ -338,8 +338,8 @@ class RecordEmitter:
             what = f"the process died while this record was out alone; {failures} failed attempts in all"
             if not was_alone:  # commits hold how often a record failed, not why
                 what = (
-                    f"{counted(failures, 'attempt')} had failed, and kafka.retries_max allows no more, when the process "
-                    "died before it wrote this dead letter; the log of that process has the error"
+                    f"{counted(failures, 'attempt')} had failed, and kafka.retries_max allows no more, when the "
+                    "process died before it wrote this dead letter; the log of that process has the error"
                 )
             part.last_failures[record.offset] = LastFailure(None, self._wall_ms())
             self._set_back(part, record.offset, Failure("crash", self._component, error=f"ProcessDied: {what}"))
