@@ -58,7 +58,7 @@ class EmbeddedCluster(LocalService):
         nodes: int = 3,
         *,
         properties: dict[str, str] | None = None,  # Kafka's settings for each node; they override ours
-        start_s_max: float = 2 * START_S_MAX,  # time limit of a start in seconds; all nodes start at the same time
+        start_s_max: float = START_S_MAX,  # time limit of a start in seconds; all nodes start at the same time
         controller_apart: bool = False,  # run the controller in a separate process
     ) -> None:
         if nodes < 1:
