@@ -41,6 +41,7 @@ from downspout.sink.identity import check_names, name_of, resolve, with_step
 from downspout.sink.log import CommitLog
 from downspout.sink.notes import Run
 from downspout.sink.object_store import storage_of
+from downspout.sink.schema import failing
 from downspout.system.process import end_with_parent
 
 Steps = Mapping[tuple[str, str, str], str]
@@ -198,6 +199,10 @@ KILLERS_MAX = 10  # Each costs up to a dozen process starts; an audit with more 
 Outcomes = dict[tuple[str, int, int], Iterable[str] | Failed]
 
 
+class _DiedError(Exception):
+    """The process has ended; the message says how."""
+
+
 class ReplayApart:
     """A :data:`~downspout.audit.expected.Replay` in a child process; close it after use.
 
@@ -238,7 +243,11 @@ class ReplayApart:
             TopologyError: more than :data:`KILLERS_MAX` records have ended the process that ran them.
             DownspoutError: the run failed.
         """
-        return self._run(list(records))
+        found: Outcomes = {}
+        every = list(records)
+        for row, error in failing(lambda start, end: found.update(self._run(every[start:end])), len(every), _DiedError):
+            found.update(self._of_killer(every[row], str(error)))
+        return found
 
     def close(self) -> None:
         """End the process."""
@@ -250,29 +259,26 @@ class ReplayApart:
             self._child = None
 
     def _run(self, records: Sequence[Record]) -> Outcomes:
+        """Run the topology on records. Raises _DiedError: one of them, or more, ended the process."""
         process, pipe = self._child = self._child or self._start()
         try:
             pipe.send(records)
             answer: Outcomes | Exception = pipe.recv()
         except (EOFError, OSError):
-            answer = self._narrow(records, self._bury(process))
+            raise _DiedError(self._bury(process)) from None
         if isinstance(answer, Exception):
             raise answer
         return answer
 
-    def _narrow(self, records: Sequence[Record], death: str) -> Outcomes:
-        """Return the outcomes of records of which at least one killed the process."""
-        if len(records) > 1:
-            half = len(records) // 2
-            return {**self._run(records[:half]), **self._run(records[half:])}
-        (killer,) = records
+    def _of_killer(self, killer: Record, death: str) -> Outcomes:
+        """Return the outcome of a record that kills the process."""
         self._killers.append(f"{coordinates(killer.topic, killer.partition, killer.offset)} ({death})")
         if len(self._killers) > KILLERS_MAX:
             raise TopologyError(
                 f"{self._target}: {counted(len(self._killers), 'record')} kill the process that runs them: "
                 f"{', '.join(self._killers[:3])}, …",
                 cure="fix the bolt first; or --from and --to, for a part with fewer such records",
-            ) from None
+            )
         return {(killer.topic, killer.partition, killer.offset): Failed(f"kills the process that runs it ({death})")}
 
     def _start(self) -> tuple[BaseProcess, Connection]:

@@ -25,7 +25,7 @@ from downspout.sink.column_types import (
     kind_of,
     moment_of,
 )
-from downspout.sink.schema import CONVERSION_ERRORS, Column, Columns, Rejected
+from downspout.sink.schema import CONVERSION_ERRORS, Column, Columns, Rejected, failing
 
 Ints = NDArray[np.int64]
 Mask = NDArray[np.bool_]
@@ -81,7 +81,8 @@ def convert(column: Column, values: list[Any], fits: Mask) -> Any:
     try:
         made = column.array(values)
     except CONVERSION_ERRORS:
-        bad = _invalid_rows(column, values, 0)
+        found = failing(lambda start, end: column.array(values[start:end]), len(values), CONVERSION_ERRORS)
+        bad = [row for row, _ in found]
         # None need be bad by itself: 2**60 + 1 and 1.5 only have no type together. Then none is taken here.
         fits[bad if bad else slice(None)] = False
         return convert(column, values, fits)
@@ -136,27 +137,11 @@ def in_reach(made: Any) -> Mask | np.bool_:
 
 
 def _nested_in_reach(made: Any) -> Mask:
-    """Return the same for lists, maps and structs that hold moments: row by row, unless all are in reach."""
-    try:
-        made.to_pylist()
-        return np.ones(len(made), dtype=bool)
-    except (ValueError, OverflowError):
-        if len(made) == 1:
-            return np.zeros(1, dtype=bool)
-    half = len(made) // 2
-    return np.concatenate([_nested_in_reach(made[:half]), _nested_in_reach(made[half:])])
-
-
-def _invalid_rows(column: Column, values: Sequence[Any], first: int) -> list[int]:
-    """Return the places of the values that do not fit a column, by halving: O(k log n) for k of them."""
-    try:
-        column.array(values)
-        return []
-    except CONVERSION_ERRORS:
-        if len(values) == 1:
-            return [first]
-    half = len(values) // 2
-    return _invalid_rows(column, values[:half], first) + _invalid_rows(column, values[half:], first + half)
+    """Return the same for lists, maps and structs that hold moments."""
+    near = np.ones(len(made), dtype=bool)
+    found = failing(lambda start, end: made[start:end].to_pylist(), len(made), (ValueError, OverflowError))
+    near[[row for row, _ in found]] = False
+    return near
 
 
 def put_together(columns: Columns, parts: Sequence[tuple[Ints, Sequence[Any]]]) -> tuple[Ints, pa.RecordBatch]:

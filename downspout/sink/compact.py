@@ -36,10 +36,9 @@ from downspout.clock import SYSTEM_CLOCK, Clock
 from downspout.errors import SinkError
 from downspout.formatting import counted, size
 from downspout.sink.column_types import encode
-from downspout.sink.layout import below, data_name, discard, logged, make_folders, rename, stage
-from downspout.sink.log import CommitLog, FencedError
-from downspout.sink.log_entry import COMPACT, DataFile, Entry
-from downspout.sink.object_store import storage_of
+from downspout.sink.layout import below, discard, logged, make_folders, rename, stage
+from downspout.sink.log import DirectoryWriter, FencedError
+from downspout.sink.log_entry import COMPACT, DataFile
 from downspout.sink.recovery import SWEEP_AFTER_S, Recovery, lost_log
 from downspout.sink.schema import ORIGIN_SCHEMA
 from downspout.sink.snapshot import SWEPT, remove_snapshot
@@ -254,7 +253,7 @@ class Compacted:
     forgotten: list[str] = field(default_factory=list)
 
 
-class Compactor:
+class Compactor(DirectoryWriter):
     """Compacts a sink's directory, while others write to it and read from it.
 
     Args:
@@ -285,20 +284,15 @@ class Compactor:
         clock: Clock = SYSTEM_CLOCK,
         writer: str = "",
     ) -> None:
-        self.directory = directory
-        self.disk = disk or storage_of(directory)
-        self.log = CommitLog(directory, self.disk)
+        super().__init__(directory, writer or f"compact-{uuid.uuid4().hex[:12]}", disk, clock)
         self._target_bytes = target_bytes
         self._keep_s = keep_s
         self._sweep_after_s = sweep_after_s
         self._forget_missing = forget_missing
         self._say = say
-        self._clock = clock
-        self._name = self._writer = writer or f"compact-{uuid.uuid4().hex[:12]}"
-        self._sequence = 0
         self._done = Compacted()
         self._times: dict[int, float] = {}  # of entries: when they were made
-        self._recovery = Recovery(self.log, self._catch_up, self._entry, clock)
+        self._recovery = Recovery(self)
 
     # --- what a user calls ------------------------------------------------------------------------------
 
@@ -344,7 +338,7 @@ class Compactor:
         """
         if not self.disk.is_remote and not self.disk.exists(self.directory):
             raise SinkError(f"{self.directory} does not exist", cure="the directory that parquet.directory names")
-        self._catch_up()
+        self.catch_up()
         self.log.check_complete()
         if self.log.length:
             return
@@ -359,23 +353,6 @@ class Compactor:
             f"{self.directory} holds no commit log: it is not a sink's directory, or its log was deleted",
             cure=f"the directory that parquet.directory names; or restore {self.log.folder} from a backup",
         )
-
-    def _catch_up(self) -> list[Entry]:
-        entries = self.log.refresh()
-        self.log.sync()
-        return entries
-
-    def _entry(self, kind: str, **fields: Any) -> Entry:
-        """Return the next entry; the directory stays its sink's."""
-        if kind != COMPACT:
-            self._renew_if_fenced()
-        return Entry(
-            self.log.length, self._writer, self.log.topology or "", self.log.schema or (),
-            int(self._clock.wall() * 1000), component=self.log.component or "", kind=kind, **fields,
-        )  # fmt: skip
-
-    def _renew_if_fenced(self) -> None:
-        self._writer = self.log.unfenced(self._name)
 
     def _gone_before(self) -> int:
         """Return the number below which no entry has removed a file that is still visible or may become so.
@@ -400,7 +377,7 @@ class Compactor:
             return {path for path in self.log.removed if any(layout.holds(self.disk, place, path) for place in places)}
         staged = below(self.disk, layout.staging)
         # The race: a store was asked to copy a file into sight, and takes its time, while we move the file away.
-        now = self._clock.wall()
+        now = self.clock.wall()
         young = {number for number in {*self.log.removed.values()} if now - self._made_at(number) < SWEEP_AFTER_S}
         late = {path for path, number in self.log.removed.items() if number in young}
         return late | staged | below(self.disk, layout.directory)
@@ -416,16 +393,16 @@ class Compactor:
         """Drop missing files from the log. Their rows remain covered."""
         while gone := self._recovery.gone():
             self._renew_if_fenced()
-            if self.log.append(self._entry(COMPACT, removed=tuple(gone), gone_before=0)):
+            if self.log.append(self.entry(COMPACT, removed=tuple(gone), gone_before=0)):
                 self._done.forgotten += gone
                 return
-            self._catch_up()
+            self.catch_up()
 
     # --- merging ----------------------------------------------------------------------------------------
 
     def _merge_all(self) -> bool:
         """Merge all planned files; False if another writer was faster at some, so that a new plan is due."""
-        self._catch_up()
+        self.catch_up()
         undisturbed = True
         for files in plan(self.log.files.values(), self._target_bytes):
             sources = self._read(files)
@@ -443,7 +420,7 @@ class Compactor:
         for file in files:
             content = self._content(file.path)
             if content is None:
-                self._catch_up()
+                self.catch_up()
                 return None
             sources.append(Source(file, content))
             sources[-1].check(self.directory / file.path)
@@ -463,14 +440,13 @@ class Compactor:
         """Replace several files by one; False if others have changed them meanwhile."""
         self._renew_if_fenced()
         removed = [source.file.path for source in sources]
-        made = (PurePosixPath(removed[0]).parent / data_name(self._writer, self._sequence)).as_posix()
-        self._sequence += 1
+        made = (PurePosixPath(removed[0]).parent / self._new_name()).as_posix()
         committed = False
         try:
             new = self._stage(made, sources)
             committed = self._commit(new, removed)
         except FileNotFoundError:
-            self._catch_up()
+            self.catch_up()
             if not self.log.fenced_files([made]):
                 raise
         finally:
@@ -526,15 +502,15 @@ class Compactor:
             if not self.disk.exists(staged):
                 raise FileNotFoundError(errno.ENOENT, "it was deleted while it was waiting", str(staged))
             try:
-                if self.log.append(self._entry(COMPACT, removed=tuple(removed), files=(new,), gone_before=gone_before)):
+                if self.log.append(self.entry(COMPACT, removed=tuple(removed), files=(new,), gone_before=gone_before)):
                     return True
             except FencedError:
                 return False
-            self._catch_up()
+            self.catch_up()
         return False
 
     def _discard_unless_committed(self, path: str) -> None:
-        self._catch_up()
+        self.catch_up()
         if self.disk.is_remote and sys.exception() is not None:  # also Ctrl-C, between a request and the look after it
             return  # the entry may be on its way: a sweeper deletes the file once its fence has taken that number
         if path not in self.log.files and path not in self.log.removed:
@@ -563,7 +539,7 @@ class Compactor:
 
     def _delete_old(self) -> None:
         """Delete files that were replaced or frozen so long ago that no reader should need them."""
-        before = self._clock.wall() - self._keep_s
+        before = self.clock.wall() - self._keep_s
         layout = self.log.layout
         top = layout.replaced
         for path in list(self.disk.files_below(top)):

@@ -22,19 +22,22 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from downspout.clock import Clock
 from downspout.errors import SinkError
 from downspout.settings.object_path import place
 from downspout.sink.coverage import Coverage
 from downspout.sink.identity import KnownInputs
-from downspout.sink.layout import Layout, incarnation_of, temporary_name
+from downspout.sink.layout import Layout, data_name, incarnation_of, temporary_name
 from downspout.sink.log_entry import (
     COMPACT,
     FENCE,
+    FLUSH,
     REBUILD,
     DataFile,
     Entry,
     files_in,
     from_document,
+    in_form,
     listed,
     path_below,
     steps,
@@ -149,16 +152,9 @@ class DirectoryState:
 
     def restore(self, content: bytes) -> None:
         """Load the state of a checkpoint."""
-        document = from_document(content)
-        if (found := document.get("format")) != CHECKPOINT_FORMAT:
-            raise ValueError(f"its format is {str(found)[:200]!r}; this version reads {CHECKPOINT_FORMAT}")
-        try:
-            read = _read(document)
-        except KeyError as error:
-            raise ValueError(f"out of form (no {error})") from None
-        except (TypeError, ValueError) as error:
-            raise ValueError(f"out of form ({error})") from None
-        vars(self).update(read)
+        document = from_document(content, CHECKPOINT_FORMAT)
+        with in_form():
+            vars(self).update(_read(document))
 
 
 def _read(document: Mapping[str, Any]) -> dict[str, Any]:
@@ -391,6 +387,49 @@ class CommitLog(DirectoryState):
             vars(self).update(vars(made))
             self._base = length
             return
+
+
+class DirectoryWriter:
+    """What appends to a directory's log: a sink's task, or a compaction."""
+
+    def __init__(self, directory: Path, writer: str, disk: Storage | None, clock: Clock) -> None:
+        self.directory = directory
+        self.disk = disk or storage_of(directory)
+        self.log = CommitLog(directory, self.disk)
+        self._name = self._writer = writer  # this incarnation; the second has a number once it is fenced
+        self.clock = clock  # for the entries' time stamps
+        self._sequence = 0
+
+    def catch_up(self) -> list[Entry]:
+        """Read new entries, durably."""
+        entries = self.log.refresh()
+        self.log.sync()  # before anything is done because of them, an ack above all
+        return entries
+
+    def entry(self, kind: str = FLUSH, **fields: Any) -> Entry:
+        """Return the next entry."""
+        if kind in (FENCE, REBUILD):  # the others name files, in whose names the writer's name is already
+            self._renew_if_fenced()
+        topology, component, schema = self._owner()
+        return Entry(
+            self.log.length, self._writer, topology, schema, int(self.clock.wall() * 1000), component=component,
+            kind=kind, **fields,
+        )  # fmt: skip
+
+    def _owner(self) -> tuple[str, str, tuple[str, ...]]:
+        """Return the topology, the component and the columns of the next entry: the directory stays its sink's."""
+        return self.log.topology or "", self.log.component or "", self.log.schema or ()
+
+    def _renew_if_fenced(self) -> None:
+        """Take another name if we were presumed dead: we may have been paused for longer than others wait."""
+        self._writer = self.log.unfenced(self._name)
+
+    def _new_name(self) -> str:
+        """Return the name of a data file."""
+        # A name is never given twice, not even after a flush that failed: whoever reads it in the log, or sweeps it,
+        # means one content.
+        self._sequence += 1
+        return data_name(self._writer, self._sequence - 1)
 
 
 def read_entries(directory: str | os.PathLike[str], disk: Storage | None = None) -> Sequence[Entry]:

@@ -14,7 +14,8 @@ from __future__ import annotations
 
 import json
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 from typing import Any
@@ -129,13 +130,11 @@ class Entry:
     @classmethod
     def from_bytes(cls, content: bytes) -> Entry:
         """Return the entry that a file holds."""
-        document = from_document(content)
-        if (found := document.get("format")) != FORMAT:
-            raise ValueError(f"its format is {str(found)[:200]!r}; this version reads {FORMAT}")
+        document = from_document(content, FORMAT)
         kind = document.get("kind")
         if not isinstance(kind, str) or kind not in _OF_KIND:
             raise ValueError(f"its kind is {str(kind)[:200]!r}; this version knows {', '.join(_OF_KIND)}")
-        try:
+        with in_form():
             return cls(
                 whole(document["number"]),
                 text(document["writer"]),
@@ -150,10 +149,6 @@ class Entry:
                 times=EventTimes.from_json(document["event_times"]) if "event_times" in document else None,
                 **{name: read(document[name]) for name, _, read in _OF_KIND[kind]},
             )
-        except KeyError as error:
-            raise ValueError(f"out of form (no {error})") from None
-        except (TypeError, ValueError) as error:
-            raise ValueError(f"out of form ({error})") from None
 
 
 # --- untrusted values ---------------------------------------------------------------------------------------
@@ -228,8 +223,8 @@ def to_document(document: dict[str, Any]) -> bytes:
     return json.dumps(document, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "surrogatepass")
 
 
-def from_document(content: bytes) -> dict[str, Any]:
-    """Return the JSON object that a file holds, without its checksum."""
+def from_document(content: bytes, version: int | None = None) -> dict[str, Any]:
+    """Return the JSON object that a file holds, without its checksum; ``version``: the format that it must have."""
     try:
         document = json.loads(content)
     except (ValueError, RecursionError) as error:
@@ -243,7 +238,20 @@ def from_document(content: bytes) -> dict[str, Any]:
         raise ValueError(f"not JSON ({error})") from None
     if not is_whole:
         raise ValueError("the checksum is not that of the content")
+    if version is not None and (found := document.get("format")) != version:
+        raise ValueError(f"its format is {str(found)[:200]!r}; this version reads {version}")
     return document
+
+
+@contextmanager
+def in_form() -> Iterator[None]:
+    """Raise a ValueError for whatever is wrong with an untrusted document that is read meanwhile."""
+    try:
+        yield
+    except KeyError as error:
+        raise ValueError(f"out of form (no {error})") from None
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"out of form ({error})") from None
 
 
 def checksum_of(document: Any) -> str:

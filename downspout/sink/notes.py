@@ -17,7 +17,7 @@ from __future__ import annotations
 import json
 import re
 import shlex
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -36,7 +36,7 @@ from downspout.settings.table import CLIENT_PREFIX, SETTINGS, parse_scope
 from downspout.sink.coverage import Stream
 from downspout.sink.layout import Layout, temporary_name
 from downspout.sink.log import CommitLog
-from downspout.sink.log_entry import from_document, listed, text, to_document
+from downspout.sink.log_entry import from_document, in_form, listed, text, to_document
 from downspout.sink.object_store import storage_of
 from downspout.sink.offset_store import DirectoryStore, State
 from downspout.sink.storage import Disk, Storage
@@ -143,13 +143,11 @@ class Run:
         """Return what :meth:`to_json` made. It is untrusted."""
         if not isinstance(value, dict):
             raise ValueError(f"{str(value)[:200]!r} is not a run")
-        try:
+        with in_form():
             return cls(
                 text(value["topology"]), text(value["file"]), text(value["class"]),
                 _by_name(value["spouts"]), _by_name(value["settings"]),
             )  # fmt: skip
-        except KeyError as error:
-            raise ValueError(f"out of form (no {error})") from None
 
 
 def _as_option(value: Any) -> str:
@@ -240,9 +238,13 @@ def read_runs(directory: Path, disk: Storage | None = None) -> list[Run]:
 
 
 def _read(path: Path, disk: Storage, key: str) -> list[Any]:
-    """Return what a file of notes lists; none if another format wrote it. Raises OSError or ValueError."""
-    document = from_document(disk.read(path))
-    return listed(document.get(key)) if document.get("format") == FORMAT else []
+    """Return what a file of notes lists. Raises OSError or ValueError."""
+    return listed(from_document(disk.read(path), FORMAT).get(key))
+
+
+def _replace(layout: Layout, path: Path, key: str, values: Sequence[Any], disk: Storage, writer: str) -> None:
+    """Write a file of notes in the place of the one before. Raises OSError."""
+    disk.replace(path, to_document({"format": FORMAT, key: values}), layout.staging / temporary_name(writer, 0))
 
 
 def note_run(directory: Path, run: Run, disk: Storage, writer: str) -> None:
@@ -259,8 +261,7 @@ def note_run(directory: Path, run: Run, disk: Storage, writer: str) -> None:
         return
     runs = [run, *(one for one in known if one != run)][:RUNS_MAX]
     layout = Layout(directory)
-    content = to_document({"format": FORMAT, "runs": [one.to_json() for one in runs]})
-    disk.replace(layout.runs, content, layout.staging / temporary_name(writer, 0))
+    _replace(layout, layout.runs, "runs", [one.to_json() for one in runs], disk, writer)
 
 
 def _by_name(value: Any) -> dict[str, dict[str, Any]]:
@@ -329,9 +330,8 @@ def note_skips(directory: Path, steps: Iterable[SeekStep], log: CommitLog, write
         if ranges
     ]
     layout = Layout(directory)
-    content = to_document({"format": FORMAT, "skips": noted})
     try:
-        disk.replace(layout.skips, content, layout.staging / temporary_name(writer, 0))
+        _replace(layout, layout.skips, "skips", noted, disk, writer)
     except OSError as error:
         raise SinkError(
             f"{layout.skips} cannot be written: {error.strerror}", cure="make room, or grant the right"

@@ -133,7 +133,7 @@ class DirectoryStore:
         while numbers := self._numbers():
             path = self._path(numbers[-1])
             try:
-                return numbers[-1], _state(from_document(self._disk.read(path)))
+                return numbers[-1], _state(from_document(self._disk.read(path), FORMAT))
             except FileNotFoundError:
                 continue  # others have gone on, by so much that it is removed
             except ValueError as error:
@@ -167,8 +167,6 @@ class DirectoryStore:
 
 def _state(document: Mapping[str, Any]) -> State:
     """Parse a file. It is untrusted: malformed content raises ValueError."""
-    if document.get("format") != FORMAT:
-        raise ValueError("it is of another format")
     found: State = {}
     for row in listed(document.get("offsets")):
         topic, partition, offset, metadata, epoch = listed(row)

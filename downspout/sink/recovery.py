@@ -26,18 +26,17 @@ with another group is deliberate.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from functools import lru_cache
 from itertools import islice
 from pathlib import Path, PurePosixPath
 
-from downspout.clock import Clock
 from downspout.errors import SinkError, coordinates
 from downspout.formatting import counted
 from downspout.sink.coverage import Coverage
 from downspout.sink.layout import OURS, below, incarnation_of, is_data, is_read, is_visible, move
-from downspout.sink.log import CommitLog, read_entries
-from downspout.sink.log_entry import FENCE, Entry
+from downspout.sink.log import CommitLog, DirectoryWriter, read_entries
+from downspout.sink.log_entry import FENCE
 from downspout.sink.notes import Run
 from downspout.sink.storage import Storage
 
@@ -51,15 +50,9 @@ SWEEP_AFTER_S = 3600.0
 class Recovery:
     """Brings a directory into line with its log."""
 
-    def __init__(
-        self, log: CommitLog, catch_up: Callable[[], object], make_entry: Callable[..., Entry], clock: Clock
-    ) -> None:
-        self._log = log
-        self._disk = log.disk
-        self._directory = log.directory
-        self._catch_up = catch_up
-        self._make_entry = make_entry
-        self._clock = clock
+    def __init__(self, writer: DirectoryWriter) -> None:
+        self._writer = writer
+        self._log, self._disk, self._directory = writer.log, writer.disk, writer.directory
         self._foreign: list[str] = []
 
     def repair(self) -> None:
@@ -100,7 +93,7 @@ class Recovery:
         """
         if not self._unknown(visible):
             return set()
-        self._catch_up()
+        self._writer.catch_up()
         if not self._log.length:
             raise log_is_gone(self._log, sorted(visible))
         if unknown := {path for path in self._unknown(visible) if self._disk.exists(self._directory / path)}:
@@ -132,7 +125,7 @@ class Recovery:
         # The race: another process moves a file from staging into sight while we look at the one and then at the other,
         # or compacts it away. So each is looked up by its name, and then the log is asked again.
         if gone:
-            self._catch_up()
+            self._writer.catch_up()
             gone = [path for path in gone if path in self._log.files and not self._is_somewhere(path)]
         return gone
 
@@ -179,7 +172,7 @@ class Recovery:
             after_s: a writer is presumed dead when its newest file has this age in seconds.
         """
         leftovers = self._leftovers()
-        now = self._clock.wall()
+        now = self._writer.clock.wall()
         dead = {
             writer
             for writer, names in leftovers.items()
@@ -215,8 +208,8 @@ class Recovery:
 
     def _fence(self, writers: set[str]) -> None:
         while missing := sorted(writers - self._log.fenced):
-            if not self._log.append(self._make_entry(FENCE, fenced=tuple(missing))):
-                self._catch_up()
+            if not self._log.append(self._writer.entry(FENCE, fenced=tuple(missing))):
+                self._writer.catch_up()
 
 
 logger = logging.getLogger("downspout.sink")

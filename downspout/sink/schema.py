@@ -30,10 +30,10 @@ time, and a topology may be rolled back.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
-from typing import Any
+from typing import Any, TypeVar
 
 import pyarrow as pa
 
@@ -158,6 +158,7 @@ ORIGIN_SCHEMA: pa.Schema = pa.schema(
 _FOLDERS = {"string", "int8", "int16", "int32", "int64", "date", "bool"}
 """Types that may name a Hive folder: their text has one form, and readers find the type again."""
 Values = Sequence[Any]
+_Error = TypeVar("_Error", bound=Exception)
 CONVERSION_ERRORS = (ValueError, TypeError, ArithmeticError, NotImplementedError)
 """What conversion raises for a value that does not fit; Arrow's own errors are of these kinds."""
 
@@ -199,6 +200,18 @@ class Column:
         if self.is_folder and self.kind == "string" and any(hive.too_long(self.name, v) for v in set(values)):
             raise ValueError("too long for the name of a folder")
         return made
+
+    def salvage(self, values: Values) -> tuple[Any, dict[int, str]]:
+        """Return the values as an array with a null for each that does not fit, and by row why it does not."""
+        parts: list[Any] = []
+        reasons: dict[int, str] = {}
+        # There may be none: 2**60 + 1 and 1.0 are whole numbers, but together they have no exact type.
+        for row, error in failing(
+            lambda start, end: parts.append(self.array(values[start:end])), len(values), CONVERSION_ERRORS
+        ):
+            parts.append(pa.array([None], self.type))
+            reasons[row] = self.misfit(values[row], error)
+        return pa.concat_arrays(parts), reasons
 
     def misfit(self, value: Any, error: Exception) -> str:
         """Return the sentence that says why a value does not fit."""
@@ -322,10 +335,9 @@ class Columns:
             try:
                 arrays.append(column.array(column_values))
             except CONVERSION_ERRORS:
-                parts: list[Any] = []
-                for row, reason in _salvage(column, column_values, 0, parts):
-                    rejected.setdefault(row, reason)
-                arrays.append(pa.concat_arrays(parts))
+                array, reasons = column.salvage(column_values)
+                arrays.append(array)
+                rejected = reasons | rejected
         if rejected:
             good = pa.array([row not in rejected for row in range(len(values[0]))])
             arrays = [array.filter(good) for array in arrays]
@@ -363,17 +375,24 @@ def _column(text: str, setting: str) -> Column:
     return Column(name, kind, found.type, required)
 
 
-def _salvage(column: Column, values: Values, first: int, parts: list[Any]) -> list[tuple[int, str]]:
-    """Convert what can be, by halving; return the rows whose value does not fit, with the reason."""
-    try:
-        parts.append(column.array(values))
-        return []
-    except CONVERSION_ERRORS as error:
-        if len(values) == 1:
-            parts.append(pa.array([None], column.type))
-            return [(first, column.misfit(values[0], error))]
-    # What was converted goes to ``parts``, in order, with a null for each culprit. There may be no culprit: 2**60 + 1
-    # and 1.0 are whole numbers, but together they have no exact type.
-    half = len(values) // 2
-    culprits = _salvage(column, values[:half], first, parts)
-    return culprits + _salvage(column, values[half:], first + half, parts)
+def failing(
+    work: Callable[[int, int], object], count: int, errors: type[_Error] | tuple[type[_Error], ...]
+) -> Iterator[tuple[int, _Error]]:
+    """Do some work on ranges of rows, in order, halved until each of the k rows that fail is alone: O(k log n) calls.
+
+    Yields each of these rows with its error, before the next range is begun.
+
+    >>> [row for row, _ in failing(lambda start, end: [1 / each for each in (1, 0, 2)[start:end]], 3, ArithmeticError)]
+    [1]
+    """
+    ahead = [(0, count)]
+    while ahead:
+        start, end = ahead.pop()
+        try:
+            work(start, end)
+        except errors as error:
+            if end - start > 1:
+                middle = start + (end - start) // 2
+                ahead += [(middle, end), (start, middle)]
+            else:
+                yield start, error

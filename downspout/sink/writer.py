@@ -35,11 +35,10 @@ from downspout.sink import hive
 from downspout.sink.column_types import encode
 from downspout.sink.coverage import Coverage
 from downspout.sink.identity import Identities, Mask, resolve
-from downspout.sink.layout import data_name, discard, move, probe, stage
-from downspout.sink.log import OPEN_FILES_CURE, TOO_MANY_OPEN, CommitLog, FencedError
-from downspout.sink.log_entry import FLUSH, REBUILD, DataFile, Entry, Partition
+from downspout.sink.layout import discard, move, probe, stage
+from downspout.sink.log import OPEN_FILES_CURE, TOO_MANY_OPEN, CommitLog, DirectoryWriter, FencedError
+from downspout.sink.log_entry import REBUILD, DataFile, Entry, Partition
 from downspout.sink.notes import Run, note_run
-from downspout.sink.object_store import storage_of
 from downspout.sink.recovery import Recovery, refuse_foreign, refuse_other_topics
 from downspout.sink.storage import Storage, hash_of, refused
 
@@ -69,7 +68,7 @@ class Flushed:
     aside: Mask | None = None  # which those are, where they were left out
 
 
-class SinkWriter:
+class SinkWriter(DirectoryWriter):
     """Writes to a directory that any number of writers share.
 
     Raises (from ``open`` and ``flush``):
@@ -98,10 +97,8 @@ class SinkWriter:
         disk: Storage | None = None,  # the file operations
         clock: Clock = SYSTEM_CLOCK,  # for the entries' time stamps
     ) -> None:
-        self.directory = directory
+        super().__init__(directory, writer, disk, clock)
         self._run = run
-        self.disk = disk or storage_of(directory)
-        self.log = CommitLog(directory, self.disk)
         self._topology = topology
         self._component = component
         self._partition_by = list(partition_by)
@@ -110,13 +107,10 @@ class SinkWriter:
         self._input_names = input_names or {}
         # of each input (see ``downspout/sink/identity.py``), as of the entries read so far
         self.steps: Mapping[str, str] = {}
-        self._name = self._writer = writer
         self._compression = compression
         self._wanted_rebuild = rebuild
         self._lateness_us, self._idle_ms = int(lateness_s * 1_000_000), int(idle_s * 1_000)
         self._rebuild: int | None = None  # what the directory was when we opened it, or what we have made of it
-        self._clock = clock
-        self._sequence = 0
         self._hidden: list[DataFile] = []  # files of ours that are committed and not in sight: renaming them failed
 
     def open(self) -> None:
@@ -126,10 +120,10 @@ class SinkWriter:
             self._make_directory()
             # See that a file can be written and brought into sight, before anything is committed.
             probe(self.disk, self.log.layout, self._writer)
-            self._catch_up()
+            self.catch_up()
             self.log.check_complete()  # before the data files: without an entry they are named by none
             self._begin_rebuild()
-            recovery = Recovery(self.log, self._catch_up, self._entry, self._clock)
+            recovery = Recovery(self)
             recovery.repair()
             recovery.sweep()  # after it: of the staged files, those that are committed are in sight by now
             if self._run is not None:
@@ -161,10 +155,9 @@ class SinkWriter:
                 if place in new or place in ours or error.errno not in _NOT_OURS_TO_SYNC:
                     raise
 
-    def _catch_up(self) -> list[Entry]:
-        """Read new entries, durably."""
-        entries = self.log.refresh()
-        self.log.sync()  # before anything is done because of them, an ack above all
+    def catch_up(self) -> list[Entry]:
+        """Read new entries, durably; raise if they make the directory another's."""
+        entries = super().catch_up()
         # Entries of our own among the new ones: the link was made, and an error hid that from us (a full disk at the
         # sync of the folder, say); or the request arrived after we had given up, which may be in the middle of a later
         # flush. They are committed, so their files must come into sight, though nothing was acked.
@@ -216,13 +209,13 @@ class SinkWriter:
     def _begin_rebuild(self) -> None:
         """Rebuild the directory, if no other task has done so yet."""
         while self._of_the_past():
-            if self.log.append(self._entry(REBUILD, rebuild=self._rebuild)) and self.log.length > 1:
+            if self.log.append(self.entry(REBUILD, rebuild=self._rebuild)) and self.log.length > 1:
                 logger.warning(
                     "%s is rebuilt (rebuild %d) and starts empty. The old files are kept in %s for a while. The new "
                     "rows start where kafka.group and kafka.start say",
                     self.directory, self._rebuild, self.log.layout.replaced,
                 )  # fmt: skip
-            self._catch_up()
+            self.catch_up()
 
     @property
     def times_of(self) -> str:
@@ -244,14 +237,14 @@ class SinkWriter:
             raise self._cannot_write(error) from error
 
     def _flush(self, identities: Identities, build: Build, times: Times | None) -> Flushed:
-        self._catch_up()
+        self.catch_up()
         while True:
             self._reveal_hidden()
             steps, watermark = self.steps, self.log.watermark.value
             rows = identities.under(steps)
             wanted, flushed = self._sorted_out(rows, times)
             if not wanted.any():
-                # Acked without a file. That is safe because the entries that cover the rows are durable: _catch_up has
+                # Acked without a file. That is safe because the entries that cover the rows are durable: catch_up has
                 # synced them, even if it was another writer's that had not done so yet.
                 return flushed
             self._renew_if_fenced()  # before staging: the writer's name is in the names of the files
@@ -264,7 +257,7 @@ class SinkWriter:
                 while not self._append(staged, rows.coverage(wanted), times.latest if times else {}):
                     # Another writer took the number. What it wrote may be our rows: two tasks can hold the same records
                     # after a rebalance. If it was other rows, what is staged still fits, and we try the next number.
-                    self._catch_up()
+                    self.catch_up()
                     # Two versions of a topology, with other inputs each, may start on an empty directory together
                     # and give their inputs other steps. Whose entry comes first decides; the other one looks again.
                     # And rows that were in time may be late by now.
@@ -301,13 +294,9 @@ class SinkWriter:
             return wanted, flushed
         return wanted & ~late, replace(flushed, aside=late)
 
-    def _renew_if_fenced(self) -> None:
-        """Take another name if we were presumed dead: we may have been paused for longer than others wait."""
-        self._writer = self.log.unfenced(self._name)
-
     def _raise_if_fenced(self, paths: Sequence[str]) -> None:
         """Raise a FencedError if files that are gone were swept."""
-        self._catch_up()
+        self.catch_up()
         if self.log.fenced_files(paths):
             raise FencedError(self._writer)
 
@@ -323,19 +312,13 @@ class SinkWriter:
                 self._raise_if_fenced([file.path])
                 raise FileNotFoundError(errno.ENOENT, "it was deleted while it was waiting", str(path))
         times = self.log.watermark.next(
-            self.times_of, latest, now_ms=int(self._clock.wall() * 1000), lateness_us=self._lateness_us,
+            self.times_of, latest, now_ms=int(self.clock.wall() * 1000), lateness_us=self._lateness_us,
             idle_ms=self._idle_ms,
         )  # fmt: skip
-        return self.log.append(self._entry(files=tuple(staged), coverage=coverage, inputs=self.steps, times=times))
+        return self.log.append(self.entry(files=tuple(staged), coverage=coverage, inputs=self.steps, times=times))
 
-    def _entry(self, kind: str = FLUSH, **fields: Any) -> Entry:
-        """Return the next entry."""
-        if kind != FLUSH:
-            self._renew_if_fenced()
-        return Entry(
-            self.log.length, self._writer, self._topology, self._schema, int(self._clock.wall() * 1000),
-            component=self._component, kind=kind, **fields,
-        )  # fmt: skip
+    def _owner(self) -> tuple[str, str, tuple[str, ...]]:
+        return self._topology, self._component, self._schema
 
     def _is_committed(self, staged: Sequence[DataFile]) -> bool:
         """Return whether the log names these files. If in doubt, True: leftover hidden files are harmless."""
@@ -359,10 +342,7 @@ class SinkWriter:
 
     def _stage(self, table: pa.Table) -> list[DataFile]:
         """Write the table's files to the staging folder, and force them to the disk."""
-        # A name is never given twice, not even after a flush that failed: whoever reads it in the log, or sweeps it,
-        # means one content.
-        name = data_name(self._writer, self._sequence)
-        self._sequence += 1
+        name = self._new_name()
         staged: list[DataFile] = []
 
         def files() -> Iterator[tuple[str, bytes]]:
@@ -450,12 +430,12 @@ class StagingWriter(SinkWriter):
     def open(self) -> None:
         """Read the log. The committer has made and checked the directory."""
         try:
-            self._catch_up()
+            self.catch_up()
         except OSError as error:
             raise self._cannot_write(error) from error
 
     def _flush(self, identities: Identities, build: Build, times: Times | None) -> Flushed:
-        self._catch_up()
+        self.catch_up()
         rows = identities.under(self.steps)
         wanted, flushed = self._sorted_out(rows, times, rows.not_in(self._own))
         if not wanted.any():
@@ -500,7 +480,7 @@ class BatchWriter(SinkWriter):
         try:
             self._writer = batch
             while True:
-                self._catch_up()
+                self.catch_up()
                 if batch in self.log.writers:
                     # By an earlier computation of it, which had other files; or by an earlier try for these, whose end
                     # we have not seen.

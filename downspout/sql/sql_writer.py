@@ -47,7 +47,7 @@ from downspout.offsets.stores.database import (
 from downspout.sink.coverage import Coverage
 from downspout.sink.identity import Identities, KnownInputs, resolve
 from downspout.sink.log_entry import listed, steps, text
-from downspout.sink.schema import ORIGIN_SCHEMA, Columns
+from downspout.sink.schema import ORIGIN_SCHEMA, Columns, failing
 from downspout.sql.table import rows_of
 
 TABLE = "downspout_log"
@@ -372,34 +372,23 @@ class SqlWriter:
         Raises:
             RowsRefusedError: with the places of the refused rows.
         """
+        found = failing(
+            lambda start, end: self._insert_some(rows[start:end]), len(rows), (ValueRefusedError, TakenError)
+        )
+        if refused := {places[row]: error.message for row, error in found}:
+            raise RowsRefusedError(refused)
+
+    def _insert_some(self, rows: Sequence[Row]) -> None:
+        """Write all of these rows or none. Rows that fit stay: a row may be refused only because of an earlier one."""
         # Without a savepoint the whole transaction would be lost in PostgreSQL with the first row that is refused.
         self.database.run("SAVEPOINT rows_of_flush")
         try:
             self.database.run_many(self._insert, rows)
-            return
         except (ValueRefusedError, TakenError):
             self.database.run("ROLLBACK TO SAVEPOINT rows_of_flush")
-        refused = dict(self._refused(rows, places))
-        if refused:
-            raise RowsRefusedError(refused)
-
-    def _refused(self, rows: Sequence[Row], places: Sequence[int]) -> list[tuple[int, str]]:
-        """Write rows in halves until each of the k refused ones is alone; rows that fit stay. O(k log n).
-
-        They must stay: a row may be refused only because of an earlier one.
-        """
-        self.database.run("SAVEPOINT half")
-        try:
-            self.database.run_many(self._insert, rows)
-        except (ValueRefusedError, TakenError) as error:
-            self.database.run("ROLLBACK TO SAVEPOINT half")
-            self.database.run("RELEASE SAVEPOINT half")
-            if len(rows) == 1:
-                return [(places[0], error.message)]
-            middle = len(rows) // 2
-            return self._refused(rows[:middle], places[:middle]) + self._refused(rows[middle:], places[middle:])
-        self.database.run("RELEASE SAVEPOINT half")
-        return []
+            self.database.run("RELEASE SAVEPOINT rows_of_flush")
+            raise
+        self.database.run("RELEASE SAVEPOINT rows_of_flush")
 
     def _error(self, error: DatabaseError) -> SinkError:
         return SinkError(

@@ -140,9 +140,9 @@ def test_a_log_damaged_under_a_running_sink_stops_it(tmp_path: Path) -> None:
     whole = path.read_bytes()
     path.write_bytes(whole[:50])
     with pytest.raises(SinkError, match=path.name):
-        first._catch_up()
+        first.catch_up()
     path.write_bytes(whole)
-    assert [entry.writer for entry in first._catch_up()] == ["second"]
+    assert [entry.writer for entry in first.catch_up()] == ["second"]
 
 
 def test_a_visible_file_that_was_deleted_stops_the_next_start(tmp_path: Path) -> None:
@@ -200,7 +200,7 @@ def test_a_file_deleted_under_a_running_sink_is_found_at_the_next_start(tmp_path
     first = write_rows(tmp_path, [("t", "id", 0, 1, "")], writer="first")
     (path,) = tmp_path.glob("*.parquet")
     path.unlink()
-    assert first._catch_up() == []
+    assert first.catch_up() == []
     with pytest.raises(SinkError, match=path.name) as caught:
         write_rows(tmp_path, [("t", "id", 0, 2, "")], writer="second")
     assert caught.value.cure

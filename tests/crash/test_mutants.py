@@ -58,7 +58,7 @@ def acks_first(sink: Any) -> None:
 
 
 def appends(self: Any, staged: Any, coverage: Any) -> bool:
-    return bool(self.log.append(self._entry(files=tuple(staged), coverage=coverage, inputs=self.steps)))
+    return bool(self.log.append(self.entry(files=tuple(staged), coverage=coverage, inputs=self.steps)))
 
 
 def reveals_first(self: Any, staged: Any, coverage: Any, latest: Any) -> bool:

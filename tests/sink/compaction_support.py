@@ -59,7 +59,7 @@ def compact(directory: Path, disk: Disk | None = None, writer: str = "", **optio
 
 def sweep(directory: Path) -> int:
     sink = opened(directory, "sweeper")
-    return Recovery(sink.log, sink._catch_up, sink._entry, SYSTEM_CLOCK).sweep(after_s=0)
+    return Recovery(sink).sweep(after_s=0)
 
 
 def _rows_in(paths: Iterable[Path]) -> Iterator[Row]:
