@@ -34,7 +34,7 @@ from streamparse.dsl.bolt import ShellBoltSpec
 from downspout.component import Bolt, input_fields
 from downspout.errors import ConfigError, TopologyError
 from downspout.origins import values_of
-from downspout.parse.rejects import REJECT_FIELDS, REJECTS, Rejects
+from downspout.parse.chunk_bolt import REJECT_FIELDS, REJECTS, Rejects
 from downspout.settings.options import LookupOptions
 from downspout.settings.table import SETTINGS, parse_scope
 from downspout.sink.schema import Columns, Rejected

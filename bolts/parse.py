@@ -45,11 +45,11 @@ from downspout.errors import USER_ERRORS, ConfigError, TopologyError, coordinate
 from downspout.ledger.origin import Origin
 from downspout.origins import origin_at
 from downspout.parse.avro import read_schema
+from downspout.parse.chunk_bolt import REJECT_FIELDS, REJECTS, Rejects
 from downspout.parse.csv import SKIPPED, CsvParser, fields_of
 from downspout.parse.json import JsonParser, Paths, parse_objects, parse_path, read_object
 from downspout.parse.parser import ChunkParser, read_some
 from downspout.parse.registry_client import Documents, Registry, RegistryParser, read_fields
-from downspout.parse.rejects import REJECT_FIELDS, REJECTS, Rejects
 from downspout.settings.options import ParseOptions
 from downspout.settings.secrets import with_secrets
 from downspout.settings.table import SETTINGS, parse_scope

@@ -60,7 +60,7 @@ def _zookeeper(location: str, context: StoreContext) -> OffsetStore:
 
 
 def _directory(location: str, context: StoreContext) -> OffsetStore:
-    from downspout.sink.offset_store import open_directory_store
+    from downspout.sink.notes import open_directory_store
 
     return open_directory_store(location, context)
 

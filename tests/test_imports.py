@@ -42,7 +42,6 @@ ROOT_REGISTERS = {
     "spout.ports",
     "offsets.stores.sql",
     "offsets.stores.zookeeper_store",
-    "sink.offset_store",
     "sink.notes",
     "batches.stores",
     "batches.sql_state",

@@ -44,9 +44,9 @@ from downspout.ledger.origin import Origin
 from downspout.offset_ranges import OffsetRanges
 from downspout.settings.object_path import ObjectPath
 from downspout.settings.object_path import place as folder
-from downspout.sink.coverage import OFFSET_MAX, Stream
 from downspout.sink.identity import name_of
 from downspout.sink.log import CommitLog
+from downspout.sink.log_entry import OFFSET_MAX, Stream
 from downspout.sink.notes import noted_of, read_runs, read_skips, still_skipped
 from downspout.sink.recovery import only_holds_sinks
 

@@ -27,10 +27,9 @@ from downspout.errors import DownspoutError, SinkError
 from downspout.offset_ranges import OffsetRanges
 from downspout.settings.object_path import ObjectPath
 from downspout.sink.aggregation import logged_schema
-from downspout.sink.coverage import Coverage, Stream
 from downspout.sink.layout import Layout, below, incarnation_of, is_visible
 from downspout.sink.log import CommitLog, DirectoryState
-from downspout.sink.log_entry import COMPACT, FENCE, FLUSH, REBUILD, DataFile, Entry
+from downspout.sink.log_entry import COMPACT, FENCE, FLUSH, REBUILD, Coverage, DataFile, Entry, Stream
 from downspout.sink.object_store import storage_of
 from downspout.sink.recovery import SPARK_LOG
 from downspout.sink.schema import logged_folders

@@ -3,7 +3,7 @@
 To change how JSON is parsed in columns: json.py
 To change how Avro and Protobuf are parsed in columns: binary_columns.py
 To change how schemas are fetched: registry_client.py
-To change when a record is rejected: rejects.py
+To change when a record is rejected: chunk_bolt.py
 """
 
 from __future__ import annotations
@@ -13,10 +13,9 @@ from downspout.exports import offered
 __getattr__, __all__ = offered(
     __name__,
     {
-        "chunk_bolt": "ChunkBolt",
+        "chunk_bolt": "ChunkBolt REJECT_FIELDS",
         "json": "Paths parse_object",
         "registry_client": "Documents",
-        "rejects": "REJECT_FIELDS",
         "binary_columns": "Schema",
     },
 )

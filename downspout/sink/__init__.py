@@ -7,14 +7,16 @@ To change what a log entry holds: log_entry.py
 To change when a flush happens: row_sink.py
 To change what happens when a directory is opened after a crash, and when it is swept: recovery.py
 To change which directories are refused: recovery.py
+To change when a directory is compacted while a topology runs: sink_bolt.py
 To change how files reach a disk: storage.py
 To change how files reach an object store, and when a request is resent: object_store.py
 To change the layout of a directory: layout.py
+To change how Hive folders are named: schema.py
 To change which columns may differ between runs: schema.py
 To change which column types exist, and how values are converted: column_types.py
 To change which files are compacted together: compact.py
-To change which windows are final: windows.py
-To change which notes a seek or a run writes: notes.py
+To change which windows are final: aggregation.py
+To change which notes a seek or a run writes, and how offsets are kept in a directory: notes.py
 """
 
 from __future__ import annotations
@@ -24,15 +26,13 @@ from downspout.exports import offered
 __getattr__, __all__ = offered(
     __name__,
     {
-        "aggregation": "Aggregate Aggregation",
-        "windows": "Window",
+        "aggregation": "Aggregate Aggregation Window",
         "compact": "Compactor",
         "column_types": "encode",
-        "coverage": "Coverage Stream",
         "identity": "Identities IdentityBuilder",
         "layout": "HIDDEN is_visible Layout OURS",
         "log": "CommitLog DirectoryState read_entries",
-        "log_entry": "COMPACT DataFile Entry FENCE FLUSH REBUILD to_document",
+        "log_entry": "COMPACT Coverage DataFile Entry FENCE FLUSH REBUILD Stream to_document",
         "notes": "note_run Run",
         "object_store": "ObjectStore storage_of",
         "snapshot": "read_table take_snapshot View wherever",

@@ -34,7 +34,7 @@ from numpy.typing import NDArray
 from downspout.errors import ConfigError, SinkError, coordinates
 from downspout.ledger.origin import Origin
 from downspout.origins import as_dictionary, each, part_of
-from downspout.sink.coverage import OFFSET_MAX, Coverage, Offsets, Stream
+from downspout.sink.log_entry import OFFSET_MAX, Coverage, Offsets, Stream
 from downspout.sink.schema import ORIGIN_SCHEMA
 
 MARK = "@"

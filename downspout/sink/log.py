@@ -25,7 +25,7 @@ from typing import Any
 from downspout.clock import Clock
 from downspout.errors import SinkError
 from downspout.settings.object_path import place
-from downspout.sink.coverage import Coverage
+from downspout.sink.aggregation import Watermark
 from downspout.sink.identity import KnownInputs
 from downspout.sink.layout import Layout, data_name, incarnation_of, temporary_name
 from downspout.sink.log_entry import (
@@ -33,6 +33,7 @@ from downspout.sink.log_entry import (
     FENCE,
     FLUSH,
     REBUILD,
+    Coverage,
     DataFile,
     Entry,
     files_in,
@@ -48,7 +49,6 @@ from downspout.sink.log_entry import (
 from downspout.sink.object_store import storage_of
 from downspout.sink.schema import merge_schemas, refusals
 from downspout.sink.storage import PASSES, Storage, refused
-from downspout.sink.windows import Watermark
 
 # --- what the entries add up to, and how a checkpoint holds it ---
 #

@@ -33,10 +33,9 @@ from pathlib import Path, PurePosixPath
 
 from downspout.errors import SinkError, coordinates
 from downspout.formatting import counted
-from downspout.sink.coverage import Coverage
 from downspout.sink.layout import OURS, below, incarnation_of, is_data, is_read, is_visible, move
 from downspout.sink.log import CommitLog, DirectoryWriter, read_entries
-from downspout.sink.log_entry import FENCE
+from downspout.sink.log_entry import FENCE, Coverage
 from downspout.sink.notes import Run
 from downspout.sink.storage import Storage
 

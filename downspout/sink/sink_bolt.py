@@ -1,13 +1,18 @@
-"""The base of sinks for directories; ``row_sink.py`` holds rows and acks durable ones."""
+"""The base of sinks for directories; ``row_sink.py`` holds rows and acks durable ones. And when one is compacted."""
 
 from __future__ import annotations
 
+import atexit
 import logging
+import os
+import subprocess
+import sys
 import uuid
 from abc import abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, ClassVar, Unpack
+from tempfile import TemporaryFile
+from typing import IO, Any, ClassVar, Unpack
 from urllib.parse import quote
 
 import pyarrow as pa
@@ -17,17 +22,17 @@ from downspout.clock import SYSTEM_CLOCK, Clock
 from downspout.component import task_number
 from downspout.errors import ConfigError
 from downspout.formatting import counted
+from downspout.ledger.retry_schedule import Backoff
 from downspout.settings import folders
 from downspout.settings.object_path import ObjectPath, is_object_url, place_path
 from downspout.settings.options import ParquetOptions
+from downspout.settings.secrets import STORAGE_OPTIONS
 from downspout.settings.table import SETTINGS, parse_scope
-from downspout.sink import hive
-from downspout.sink.alongside import Alongside
 from downspout.sink.identity import Mask, check_names
 from downspout.sink.notes import run_of
 from downspout.sink.object_store import SINK_RETRY_S, storage_of
 from downspout.sink.row_sink import Batch, RowSink
-from downspout.sink.schema import Columns
+from downspout.sink.schema import Columns, hive_folders
 from downspout.sink.storage import Storage
 from downspout.sink.writer import Build, Flushed, SinkWriter, Times
 
@@ -138,7 +143,7 @@ class SinkBolt(RowSink):
 
     def parts(self, batch: Batch) -> Iterable[Batch]:
         """Return the rows of ``files_max`` folders at a time: each folder has a file of its own in every flush."""
-        folders, numbers = hive.numbered(batch.table, self.settings["partition_by"])
+        folders, numbers = hive_folders(batch.table, self.settings["partition_by"])
         if len(folders) <= self.files_max:
             return [batch]
         if not self._warned_of_folders:
@@ -221,3 +226,96 @@ def directory_of(directory: str, conf: Mapping[str, Any]) -> Path:
     """
     text = place_path(directory, f"parquet.directory = {directory!r}")
     return ObjectPath(text) if is_object_url(text) else folders.of_project(text, "parquet.directory", conf)
+
+
+# --- compaction while a topology runs ---
+#
+# In a process that the sink's first task starts from time to time: a compaction needs memory and CPU time, and the
+# task must go on. It may end at any moment and run beside others (``compact.py``), so nothing waits for it, and it
+# stops with the sink's process. Merged files stay merged, and the next compaction continues: soon after a sink's start,
+# so that a sink that restarts often compacts too, and soon after an error.
+
+
+logger = logging.getLogger("downspout.sink")
+
+NICE = 10
+STOP_S_MAX = 10.0
+SOON_S = 5.0  # From a sink's start to its first compaction; to the next try after an error, doubled with each in a row
+
+
+class Alongside:
+    """Compacts a directory periodically.
+
+    Args:
+        directory: the sink's.
+        every_s: seconds from the start of one to the start of the next; less up to the first, and after an error.
+        clock: the time source.
+        storage_options: how an object store is reached.
+    """
+
+    def __init__(self, directory: Path, every_s: float, clock: Clock, storage_options: Sequence[str] = ()) -> None:
+        self._directory, self._every_s, self._clock = directory, every_s, clock
+        self._options = ",".join(storage_options)
+        self._due = clock.monotonic() + min(every_s, SOON_S)
+        self._failures = 0  # in a row
+        self._backoff = Backoff(int(SOON_S * 1000), int(every_s * 1000))
+        self._process: subprocess.Popen[bytes] | None = None
+        self._said: IO[bytes] | None = None
+
+    def look(self) -> None:
+        """Start a compaction if one is due, and log how the last one ended."""
+        if self._process is not None and self._process.poll() is not None:
+            self._tell(self._process.returncode)
+        now = self._clock.monotonic()
+        if now >= self._due and self._process is None:
+            self._due = now + self._every_s
+            self._start()
+
+    def _start(self) -> None:
+        environment: Mapping[str, str] = os.environ
+        if self._options:
+            environment = {**os.environ, SETTINGS[STORAGE_OPTIONS].env: self._options}
+        command = [sys.executable, "-m", "downspout", "compact", str(self._directory)]
+        self._said = TemporaryFile()  # noqa: SIM115 - it is closed when the process has ended
+        try:
+            # A session of its own: Ctrl-C in a terminal is for the run, which ends this process when it ends itself.
+            self._process = subprocess.Popen(
+                ["nice", "-n", str(NICE), *command], stdin=subprocess.DEVNULL, stdout=self._said,
+                stderr=subprocess.STDOUT, start_new_session=True, env=environment,
+            )  # fmt: skip
+        except OSError as error:
+            logger.warning("%s: no compaction could be started: %s", self._directory, error)
+            self._said.close()
+        else:
+            atexit.register(self.stop)
+
+    def _tell(self, code: int) -> None:
+        assert self._said is not None  # as long as there is a process
+        self._said.seek(0)
+        lines = self._said.read().decode(errors="replace").splitlines()
+        self._forget()
+        self._failures = self._failures + 1 if code else 0
+        if code:
+            wait_s = self._backoff.delay(self._failures) / 1000
+            self._due = self._clock.monotonic() + wait_s
+            said = "; ".join(lines[-3:]) or "it said nothing"
+            logger.warning("compaction ended with %d: %s. It restarts in %g s", code, said, wait_s)
+        elif lines:
+            logger.info("%s", lines[-1])
+
+    def _forget(self) -> None:
+        atexit.unregister(self.stop)
+        if self._said is not None:
+            self._said.close()
+        self._process = self._said = None
+
+    def stop(self) -> None:
+        """End the running compaction; its uncommitted files are swept later."""
+        if self._process is not None:
+            self._process.terminate()
+            try:
+                self._process.wait(STOP_S_MAX)
+            except subprocess.TimeoutExpired:
+                self._process.kill()
+                self._process.wait()
+            self._forget()

@@ -32,17 +32,15 @@ from pyarrow import fs
 from downspout.clock import SYSTEM_CLOCK, Clock
 from downspout.errors import ConfigError, SinkError
 from downspout.settings.object_path import ObjectPath, place
-from downspout.sink import hive
-from downspout.sink.aggregation import logged_schema
+from downspout.sink.aggregation import END, LATE, START, Watermark, logged_schema
 from downspout.sink.layout import Layout
 from downspout.sink.log import CommitLog
 from downspout.sink.log_entry import DataFile, Partition
 from downspout.sink.log_stream import gone
 from downspout.sink.object_store import storage_of
 from downspout.sink.recovery import lost_log
-from downspout.sink.schema import ORIGIN_SCHEMA
+from downspout.sink.schema import ORIGIN_SCHEMA, hive_values
 from downspout.sink.storage import Storage
-from downspout.sink.windows import END, LATE, START, Watermark
 
 logger = logging.getLogger("downspout.sink")
 
@@ -362,7 +360,7 @@ class View:
 
     def folders(self, path: str) -> dict[str, Any]:
         """Return the columns that the folders of a data file name, with their values as Arrow scalars."""
-        found = hive.values(path)
+        found = hive_values(path)
         return {
             name: pa.scalar(text, pa.string()).cast(self.schema.field(name).type)
             for name, text in found.items()

@@ -31,15 +31,14 @@ import pyarrow as pa
 
 from downspout.clock import SYSTEM_CLOCK, Clock
 from downspout.errors import SinkError
-from downspout.sink import hive
 from downspout.sink.column_types import encode
-from downspout.sink.coverage import Coverage
 from downspout.sink.identity import Identities, Mask, resolve
 from downspout.sink.layout import discard, move, probe, stage
 from downspout.sink.log import OPEN_FILES_CURE, TOO_MANY_OPEN, CommitLog, DirectoryWriter, FencedError
-from downspout.sink.log_entry import REBUILD, DataFile, Entry, Partition
+from downspout.sink.log_entry import REBUILD, Coverage, DataFile, Entry, Partition
 from downspout.sink.notes import Run, note_run
 from downspout.sink.recovery import Recovery, refuse_foreign, refuse_other_topics
+from downspout.sink.schema import by_hive_folder
 from downspout.sink.storage import Storage, hash_of, refused
 
 logger = logging.getLogger("downspout.sink")
@@ -49,7 +48,7 @@ Build = Callable[[Mask, Identities], pa.Table]
 
 @dataclass(frozen=True)
 class Times:
-    """The times of the rows of a flush, for a sink with a window; see ``windows.py``."""
+    """The times of the rows of a flush, for a sink with a window; see ``aggregation.py``."""
 
     latest: Mapping[Partition, int]  # by partition the greatest one
     late: Callable[[int | None], Mask]  # which rows have no window that is open yet at a watermark
@@ -346,7 +345,7 @@ class SinkWriter(DirectoryWriter):
         staged: list[DataFile] = []
 
         def files() -> Iterator[tuple[str, bytes]]:
-            for folder, part in hive.split(table, self._partition_by):
+            for folder, part in by_hive_folder(table, self._partition_by):
                 content = encode([part], part.schema, self._compression)
                 path = f"{folder}/{name}" if folder else name
                 staged.append(DataFile(path, part.num_rows, len(content), hash_of(content)))

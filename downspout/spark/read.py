@@ -31,7 +31,7 @@ from downspout.formatting import nearest
 from downspout.settings.object_path import place
 from downspout.settings.secrets import STORAGE_OPTIONS
 from downspout.settings.table import SETTINGS
-from downspout.sink.aggregation import FINISHERS, logged_schema
+from downspout.sink.aggregation import END, FINISHERS, LATE, logged_schema
 from downspout.sink.log import logged_columns
 from downspout.sink.log_entry import DataFile
 from downspout.sink.object_store import storage_of
@@ -39,7 +39,6 @@ from downspout.sink.recovery import SPARK_LOG
 from downspout.sink.schema import merge_schemas, refusals
 from downspout.sink.snapshot import ORIGIN_COLUMNS, View, pin, remove_snapshot, restarting, wherever
 from downspout.sink.storage import Storage
-from downspout.sink.windows import END, LATE
 from downspout.spark import check_pyspark
 
 if TYPE_CHECKING:

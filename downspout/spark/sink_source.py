@@ -31,6 +31,7 @@ from pyspark.sql.types import StructType
 
 from downspout.errors import SinkError
 from downspout.settings.object_path import place
+from downspout.sink.aggregation import END, LATE
 from downspout.sink.layout import Layout
 from downspout.sink.log import CommitLog
 from downspout.sink.log_entry import DataFile
@@ -38,7 +39,6 @@ from downspout.sink.log_stream import AFRESH, Follower, Position
 from downspout.sink.object_store import storage_of
 from downspout.sink.snapshot import View, open_file
 from downspout.sink.storage import Storage
-from downspout.sink.windows import END, LATE
 
 NAME = "downspout-sink"
 
@@ -164,8 +164,8 @@ class ClosedFiles(Files):
 class ClosedReader(_Reads, DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Reads windows once they are final.
 
-    A position is a watermark. Rows of final windows never change (``downspout/sink/windows.py``), so the rows between
-    two watermarks are the same whenever they are read, and whichever files hold them.
+    A position is a watermark. Rows of final windows never change (``downspout/sink/aggregation.py``), so the rows
+    between two watermarks are the same whenever they are read, and whichever files hold them.
     """
 
     def __init__(self, options: dict[str, str], schema: StructType) -> None:

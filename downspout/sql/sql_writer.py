@@ -44,9 +44,8 @@ from downspout.offsets.stores.database import (
     ValueRefusedError,
     create_tables,
 )
-from downspout.sink.coverage import Coverage
 from downspout.sink.identity import Identities, KnownInputs, resolve
-from downspout.sink.log_entry import listed, steps, text
+from downspout.sink.log_entry import Coverage, listed, steps, text
 from downspout.sink.schema import ORIGIN_SCHEMA, Columns, failing
 from downspout.sql.table import rows_of
 

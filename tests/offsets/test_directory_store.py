@@ -10,7 +10,7 @@ import pytest
 
 from bolts.parquet import ParquetBolt
 from downspout.sink import offset_store
-from downspout.sink.offset_store import DirectoryStore, open_directory_store
+from downspout.sink.notes import DirectoryStore, open_directory_store
 from downspout.spout import OffsetStoreError, StoreContext, StoredOffset
 from tests.offsets.store_contract import P0, P1, Open, StoreContract
 from tests.sink.test_sink_bolts import make, rows, tup

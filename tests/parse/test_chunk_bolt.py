@@ -14,7 +14,7 @@ from streamparse import Stream, Topology
 from downspout.errors import RecordError
 from downspout.ledger import Origin
 from downspout.parse import REJECT_FIELDS, ChunkBolt
-from downspout.parse.rejects import Rejects
+from downspout.parse.chunk_bolt import Rejects
 from downspout.sink.schema import Rejected
 from downspout.testing import run_bolt, run_topology
 from tests.parse.support import chunk, rows_of, run_chunks

@@ -17,7 +17,7 @@ from downspout.errors import ConfigError
 from downspout.ledger import Breaker, Origin
 from downspout.origins import origin_at
 from downspout.parse import REJECT_FIELDS
-from downspout.parse.rejects import is_read
+from downspout.parse.chunk_bolt import is_read
 from downspout.testing import run_bolt, run_topology
 from tests.parse.support import chunk, rows_of, run_chunks
 from tests.sampling import examples

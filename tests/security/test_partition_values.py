@@ -16,7 +16,7 @@ from pystorm.component import Tuple
 
 from bolts.parquet import ParquetBolt
 from downspout.ledger import Origin
-from downspout.sink import hive
+from downspout.sink.schema import NULL_FOLDER, hive_folder
 from downspout.testing import VirtualClock
 
 NASTY = [
@@ -26,7 +26,7 @@ NASTY = [
     "A", "a", "é", "e\u0301", "ﬁ", "%2F", "%", "%00", "%zz", "\u202e", "\ud800", "a\udfff", "\ufffe", "😀", "NUL",
     "CON",
     "~", "$HOME", "$(id)", "`id`", "*", "?", "{a}", "[a]", "^", ":", "'", '"', "#", "null", "true", "1", "01", "1.0",
-    "2013-01-31", "-", "--", hive.NULL_FOLDER, "_downspout", "_spark_metadata", "part-0.parquet", "\x7f", "\x1f",
+    "2013-01-31", "-", "--", NULL_FOLDER, "_downspout", "_spark_metadata", "part-0.parquet", "\x7f", "\x1f",
     "\u0085", "\u2028",
 ]  # fmt: skip
 VALUES = st.none() | st.sampled_from(NASTY) | st.text(st.characters(codec=None), max_size=300)
@@ -74,14 +74,14 @@ def _is_data(file: Path, directory: Path) -> bool:
 def is_writable(value: str | None) -> bool:
     """Return whether a value can be the name of a folder at all."""
     try:
-        return value is None or len(hive.folder("c", value).encode()) <= 255
+        return value is None or len(hive_folder("c", value).encode()) <= 255
     except UnicodeEncodeError:
         return False
 
 
 def as_pyarrow_reads(value: str | None) -> str | None:
     """Return what pyarrow makes of a value: to it, the text that stands for null is null even where it is escaped."""
-    return None if value in ("", hive.NULL_FOLDER) else value
+    return None if value in ("", NULL_FOLDER) else value
 
 
 def check(values: list[str | None]) -> None:

@@ -121,7 +121,7 @@ STARTED: list[Started] = []
 @pytest.fixture
 def started(monkeypatch: pytest.MonkeyPatch) -> list[Started]:
     """Return the compactions that were started; none of them does anything."""
-    monkeypatch.setattr("downspout.sink.alongside.subprocess.Popen", Started)
+    monkeypatch.setattr("downspout.sink.sink_bolt.subprocess.Popen", Started)
     STARTED.clear()
     return STARTED
 

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from downspout.sink import Coverage, Stream
-from downspout.sink.coverage import OFFSET_MAX
+from downspout.sink.log_entry import OFFSET_MAX
 
 STREAMS = [Stream("t", "", 0, ""), Stream("t", "", 0, "split.0"), Stream("t", "", 1, ""), Stream("t", "id", 0, "")]
 offsets = st.integers(0, 40)

@@ -23,7 +23,8 @@ from hypothesis import strategies as st
 
 from bolts.parquet import ParquetBolt
 from downspout.errors import ConfigError, SinkError
-from downspout.sink import CommitLog, Disk, Layout, hive, read_table, take_snapshot, wherever
+from downspout.sink import CommitLog, Disk, Layout, read_table, take_snapshot, wherever
+from downspout.sink.schema import hive_folder, hive_values
 from downspout.sink.snapshot import snapshot
 from downspout.testing import Killed, VirtualClock
 from tests.disks import SteppedDisk
@@ -311,7 +312,7 @@ def test_folders_come_back_as_what_they_were(tmp_path: Path, kind: str, values: 
 @given(st.text(min_size=1).filter(lambda text: text.isprintable()), st.none() | st.text(min_size=1))
 def test_folders_are_read_as_they_are_written(column: str, value: str | None) -> None:
     """Whatever a column and its value are called, the folder's name tells both."""
-    assert hive.values(f"{hive.folder(column, value)}/part-a-1.parquet") == {column: value}
+    assert hive_values(f"{hive_folder(column, value)}/part-a-1.parquet") == {column: value}
 
 
 def test_columns_and_filters(tmp_path: Path) -> None:

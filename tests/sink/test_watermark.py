@@ -20,8 +20,8 @@ from downspout.errors import ConfigError, TopologyError
 from downspout.ledger import Origin
 from downspout.run import findings, resolve
 from downspout.sink import CommitLog, Compactor, DirectoryState, read_entries, read_table
+from downspout.sink.aggregation import Watermark
 from downspout.sink.log_entry import EventTimes
-from downspout.sink.windows import Watermark
 from downspout.testing import VirtualClock
 from spouts.kafka import KafkaSpout
 from tests.sink.support import sink, tup

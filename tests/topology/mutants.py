@@ -10,7 +10,7 @@ import pytest
 
 from downspout.engine import bulk_calls
 from downspout.ledger import ENDED, PartitionLedger
-from downspout.parse.rejects import Rejects
+from downspout.parse.chunk_bolt import Rejects
 from downspout.sink import Identities, Recovery, SinkWriter
 from downspout.sink.sink_bolt import SinkBolt
 from downspout.spout import (

@@ -13,8 +13,9 @@ import pytest
 from bolts.aggregate import AggregateBolt
 from bolts.parquet import ParquetBolt
 from downspout.audit.audit import audit
-from downspout.sink import Layout, hive, is_visible
+from downspout.sink import Layout, is_visible
 from downspout.sink.recovery import SPARK_LOG
+from downspout.sink.schema import NULL_FOLDER
 from downspout.sink.snapshot import snapshot
 from tests.sink.compaction_support import compact, flush
 from tests.sink.support import sink, tup, write_rows
@@ -82,7 +83,7 @@ def test_spark_reads_every_folder(spark: SparkSession, tmp_path: Path) -> None:
         ".",
         "",
         None,
-        hive.NULL_FOLDER,
+        NULL_FOLDER,
     ]
     bolt = sink(
         ParquetBolt,
