@@ -38,7 +38,7 @@ from downspout.kafka.port import Record, TopicPartition
 from downspout.kafka.retry_gate import LogThrottle, describe
 from downspout.protocols import Failure, SpoutEngine
 from downspout.settings.table import SETTINGS, component_config, parse_scope
-from downspout.spout.services import FlushRequests
+from downspout.spout.emit_records import FlushRequests
 from downspout.spout.tuples import rows_maker, tuple_maker
 from downspout.wire import MultilangComponent
 from downspout.wire.specs import SpoutSpec

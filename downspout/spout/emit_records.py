@@ -7,7 +7,7 @@ other guarantees, with the same methods. For chunks, see ``downspout.spout.emit_
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
@@ -19,9 +19,10 @@ from downspout.kafka.retry_gate import describe
 from downspout.ledger.retry_schedule import RetryState
 from downspout.spout.cursor import offset_at
 from downspout.spout.dead_lettering import FailStreak, MaxLag
+from downspout.spout.group_session import SpoutServices
 from downspout.spout.partition import CrashIsolation, LastFailure, Partition
 from downspout.spout.ports import Hooks
-from downspout.spout.services import SpoutServices
+from downspout.wire.side_streams import FLUSH, FLUSH_S
 
 if TYPE_CHECKING:
     from downspout.spout.tracing import Tracing
@@ -455,3 +456,29 @@ class UntrackedEmitter:
         self._metrics.timeouts += timed_out
         self._metrics.failed += not timed_out
         return True
+
+
+LOOK_MS = 100  # How often to check whether the sinks should flush
+REPEAT_MS = 1_000  # How often they are asked, while they should; a request holds for FLUSH_S
+
+
+class FlushRequests:
+    """Asks sinks to flush, before the tuples to wait for are emitted."""
+
+    def __init__(self, emit: Callable[..., Any]) -> None:
+        self._emit, self._next_at = emit, 0
+
+    @classmethod
+    def of(cls, spout: Any, context: Mapping[str, Any]) -> FlushRequests | None:
+        """Return the requests of a spout; None: it is not on Storm, or no bolt reads them."""
+        is_heard = FLUSH in (context.get("stream->outputfields") or ())
+        return cls(spout.emit) if spout.on_storm and is_heard else None
+
+    def look(self, now: int, waits: Callable[[], bool]) -> None:
+        """Send a request if one is due and the spout waits for acks."""
+        if now < self._next_at:
+            return
+        self._next_at = now + LOOK_MS
+        if waits():
+            self._next_at = now + REPEAT_MS
+            self._emit([FLUSH_S], stream=FLUSH)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from contextlib import suppress
 from enum import Enum
 from functools import partial
@@ -18,7 +18,7 @@ from kafka import errors
 
 from downspout.errors import BrokerError, coordinates
 from downspout.kafka.port import Cluster, ConsumerPort, TopicPartition
-from downspout.kafka.retry_gate import THROWN_OUT, cure_of, describe
+from downspout.kafka.retry_gate import THROWN_OUT, RetryGate, cure_of, describe
 from downspout.kafka.unreadable import Limits
 from downspout.spout.assignment import PartitionAssignment, follow_partitions, partitions_to_read
 from downspout.spout.commit_stores import noted_commits, stored_commits
@@ -30,12 +30,85 @@ from downspout.spout.committing import (
     commit_positions,
     due_commits,
 )
+from downspout.spout.dead_lettering import DeadLettering
 from downspout.spout.partition import Partition
 from downspout.spout.polling import PollReader
-from downspout.spout.ports import KAFKA, SpoutMetrics, StoreContext, open_store
-from downspout.spout.services import SpoutServices
+from downspout.spout.ports import KAFKA, Hooks, SpoutMetrics, StoreContext, open_store
 from downspout.spout.settings import Identity, Setup, offsets_of, partitions_named
+from downspout.spout.spout_transactions import SpoutTransactions
 from downspout.spout.starting import EndOffsets, missing_topics, no_partition, no_topic, refuse_other_topologies
+
+FIRST_COMMIT_DELAY_MS = 500  # The reference's first commit comes this much later than one period
+TURN_MS_MAX = 900
+"""A turn that has taken this long sends no more requests: one may take 4 s, and no call more than 5 s."""
+
+
+class SpoutServices:
+    """What a session uses and what outlives it: checked settings, counters, gates for the client's errors."""
+
+    def __init__(
+        self,
+        setup: Setup,
+        metrics: SpoutMetrics,
+        hooks: Hooks,
+        dead_lettering: DeadLettering,
+        log: logging.Logger,
+        now: Callable[[], int],
+        transactions: SpoutTransactions | None = None,
+    ) -> None:
+        bootstrap, period = setup.settings["bootstrap"], setup.guarantee.period_ms(setup.settings)
+        if transactions is not None:
+            period = setup.settings["transaction_ms"]
+        self.setup, self.metrics, self.hooks, self.dead_lettering, self.log = setup, metrics, hooks, dead_lettering, log
+        self.now = now  # Returns the time in ms
+        self.transactions = transactions  # Makes the commits, if a KafkaBolt is transactional
+        self.poll_gate = RetryGate("poll", bootstrap, metrics, log)
+        self.commit_gate = RetryGate("commit", bootstrap, metrics, log)
+        self.commit_timer = Timer(period, now(), FIRST_COMMIT_DELAY_MS)
+
+    @property
+    def gates(self) -> tuple[RetryGate, RetryGate]:
+        """The gates that know whether the brokers answer."""
+        return self.poll_gate, self.commit_gate
+
+    def is_late(self, since: int) -> bool:
+        """Return whether the turn that began at ``since`` should send no more requests; the next turn will."""
+        return self.now() - since > TURN_MS_MAX
+
+
+class Timer:
+    """Something that is due every ``period_ms``, first after ``period_ms + delay_ms``.
+
+    >>> timer = Timer(30_000, delay_ms=500, now=0)
+    >>> timer.due(30_499), timer.due(30_500)
+    (False, True)
+    >>> timer.restart(30_500); timer.due(60_499), timer.due(60_500)
+    (False, True)
+    """
+
+    def __init__(self, period_ms: float, now: int, delay_ms: int = 0) -> None:
+        self._period = period_ms
+        self._at = now + period_ms + delay_ms
+
+    def due(self, now: int) -> bool:
+        """Return whether the time has come."""
+        return now >= self._at
+
+    def left_ms(self, now: int) -> float:
+        """Return how long it is until then.
+
+        >>> Timer(30_000, now=0).left_ms(29_000)
+        1000
+        """
+        return max(0, self._at - now)
+
+    def restart(self, now: int) -> None:
+        """Wait one more period from now."""
+        self._at = now + self._period
+
+    def expedite(self) -> None:
+        """Be due at once."""
+        self._at = 0
 
 
 class SessionState(Enum):
