@@ -33,7 +33,7 @@ from downspout.sink.log_entry import COMPACT, FENCE, FLUSH, REBUILD, Coverage, D
 from downspout.sink.object_store import storage_of
 from downspout.sink.recovery import SPARK_LOG
 from downspout.sink.schema import logged_folders
-from downspout.sink.storage import Storage, hash_of, hash_of_file
+from downspout.sink.storage import hash_of, hash_of_file
 
 _ORIGIN = ("_topic", "_topic_id", "_partition", "_offset", "_path")
 _TEXTS = ("_topic", "_topic_id", "_path")
@@ -85,10 +85,10 @@ class FoundRows:
         return sorted({*self.rows, *self.logged})
 
 
-def visible_files(directory: Path, disk: Storage | None = None) -> Iterator[Path]:
+def visible_files(directory: Path) -> Iterator[Path]:
     """Yield the files that readers take for the directory's data, with any suffix."""
     if isinstance(directory, ObjectPath):
-        found = (disk or storage_of(directory)).files_below(directory)
+        found = storage_of(directory).files_below(directory)
         yield from sorted(path for path in found if is_visible(path.relative_to(directory).as_posix()))
         return
     for path in sorted(directory.iterdir()) if directory.is_dir() else ():

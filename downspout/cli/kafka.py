@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from downspout.cli import kafka_consume, kafka_produce
 from downspout.cli.access import add_access, way_in
 from downspout.cli.arguments import add_actions, exit_codes, place, port, positive, sentence
-from downspout.clock import SYSTEM_CLOCK, Clock
+from downspout.clock import SYSTEM_CLOCK
 from downspout.errors import BrokerError
 from downspout.formatting import counted, size
 
@@ -138,13 +138,13 @@ def _launch(kafka: EmbeddedKafka) -> Broker:
     return broker
 
 
-def _start_and_stay(kafka: EmbeddedKafka, clock: Clock = SYSTEM_CLOCK) -> int:
+def _start_and_stay(kafka: EmbeddedKafka) -> int:
     """Run the broker until Ctrl-C or SIGTERM; it is an error if it ends by itself."""
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         broker = _launch(kafka)
         while broker.is_alive:
-            clock.sleep(0.2)
+            SYSTEM_CLOCK.sleep(0.2)
     except KeyboardInterrupt:
         kafka.stop()
         print("Kafka is stopped")

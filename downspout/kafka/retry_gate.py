@@ -13,7 +13,7 @@ from typing import Protocol, TypeVar
 
 from kafka import errors
 
-from downspout.clock import SYSTEM_CLOCK, Clock
+from downspout.clock import SYSTEM_CLOCK
 from downspout.errors import BrokerError, MissingExtraError, TakenOverError, UnreadableError
 from downspout.kafka.unreadable import UnreadableBatchError
 from downspout.ledger.retry_schedule import Backoff
@@ -191,20 +191,20 @@ AGAIN_S = 0.5
 Answer = TypeVar("Answer")
 
 
-def answer_of(question: Callable[[], Answer], what: str, *, clock: Clock = SYSTEM_CLOCK) -> Answer:
+def answer_of(question: Callable[[], Answer], what: str) -> Answer:
     """Return Kafka's answer; retry errors that may pass for up to 30 s.
 
     >>> answer_of(lambda: 42, "the lag of group orders")
     42
     """
-    deadline = clock.monotonic() + ANSWER_S_MAX
+    deadline = SYSTEM_CLOCK.monotonic() + ANSWER_S_MAX
     while True:
         try:
             return question()
         except errors.KafkaError as error:
-            if not error.retriable or clock.monotonic() >= deadline:
+            if not error.retriable or SYSTEM_CLOCK.monotonic() >= deadline:
                 cure = "try again when the brokers are up; `downspout kafka status` shows the local one"
                 raise BrokerError(
                     f"Kafka did not report {what}: {describe(error)}", cure=cure_of(error, cure)
                 ) from error
-        clock.sleep(AGAIN_S)
+        SYSTEM_CLOCK.sleep(AGAIN_S)

@@ -234,14 +234,13 @@ class Supervisor:
         restarts_max: int = RESTARTS_MAX,  # restarts of one worker in a row
         clock: Clock = SYSTEM_CLOCK,
         view: WorkersView | None = None,
-        log: logging.Logger | None = None,
     ) -> None:
         self._name, self._components = name, list(components)
         self._bounds = bounds
         self._start = start
         self._clock = clock
         self._view = view
-        self._log = log or logging.getLogger("downspout.run.workers")
+        self._log = logging.getLogger("downspout.run.workers")
         self.slots = [Slot(number, Restarts(restarts_max)) for number in range(1, workers + 1)]
         self._begun = clock.monotonic()
         self._ran_since: float | None = None

@@ -134,8 +134,8 @@ def _struct(text: str, parts: list[str], depth: int) -> Kind:
 _PARSERS: dict[str, Callable[[str, list[str], int], Kind]] = {"list": _list, "map": _map, "struct": _struct}
 
 
-def split_outside(text: str, separator: str = ",") -> list[str]:
-    """Split a text at the separators that stand outside of all brackets.
+def split_outside(text: str) -> list[str]:
+    """Split a text at the commas that stand outside of all brackets.
 
     >>> split_outside("a:decimal(9,2), b:map<string,int8>")
     ['a:decimal(9,2)', 'b:map<string,int8>']
@@ -143,7 +143,7 @@ def split_outside(text: str, separator: str = ",") -> list[str]:
     parts, depth, begin = [], 0, 0
     for at, char in enumerate(text):
         depth += (char in "(<") - (char in ")>")
-        if char == separator and not depth:
+        if char == "," and not depth:
             parts.append(text[begin:at].strip())
             begin = at + 1
     return [*parts, text[begin:].strip()]

@@ -533,8 +533,8 @@ def _state(document: Mapping[str, Any]) -> State:
 class SinkNotes:
     """See :class:`~downspout.spout.ports.CommitNotes`."""
 
-    def __init__(self, directory: Path, group: str, disk: Disk | None = None) -> None:
-        self.directory, self._group, self._disk = directory, group, disk or Disk()
+    def __init__(self, directory: Path, group: str) -> None:
+        self.directory, self._group, self._disk = directory, group, Disk()
 
     def _store(self) -> DirectoryStore | None:
         """Return where they are; None before a sink has opened the directory. It may have begun a new log meanwhile."""

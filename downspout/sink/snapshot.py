@@ -55,7 +55,7 @@ _FORMAT = ds.ParquetFileFormat(
 
 
 @contextmanager
-def snapshot(directory: str | Path, *, disk: Storage | None = None, clock: Clock = SYSTEM_CLOCK) -> Iterator[Path]:
+def snapshot(directory: str | Path) -> Iterator[Path]:
     """Yield a folder with the present rows of a sink's directory; it stays unchanged until the block ends.
 
     Its files are hard links, so it takes no disk space, only names. They are not deleted meanwhile. If the process
@@ -63,8 +63,6 @@ def snapshot(directory: str | Path, *, disk: Storage | None = None, clock: Clock
 
     Args:
         directory: the sink's ``parquet.directory``.
-        disk: the file operations.
-        clock: for the name.
 
     Raises:
         SinkError: the directory does not exist, has no log, is damaged, or links cannot be made beside it.
@@ -74,7 +72,7 @@ def snapshot(directory: str | Path, *, disk: Storage | None = None, clock: Clock
     >>> with snapshot("output/flights") as path:  # doctest: +SKIP
     ...     frame = pd.read_parquet(path)
     """
-    path = take_snapshot(directory, disk=disk, clock=clock)
+    path = take_snapshot(directory)
     try:
         yield path
     finally:

@@ -24,11 +24,10 @@ def is_free(port: int) -> bool:
     return True
 
 
-def free_port(avoid: int | None = None, chance: random.Random | None = None) -> int:
+def free_port(avoid: int | None = None) -> int:
     """Return a port that was just free; another process may take it before the caller."""
-    chance = chance or random.Random()
     for _ in range(1000):
-        port = chance.choice(PORTS)
+        port = random.choice(PORTS)
         if port != avoid and is_free(port):
             return port
     raise OSError(f"no free port between {PORTS.start} and {PORTS.stop}")

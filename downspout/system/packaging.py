@@ -27,9 +27,9 @@ OWN_PACKAGES = ("spouts", "bolts")  # In a wheel, inside ``downspout``; in a che
 COMPRESSION = 1  # gzip's level: the archive is a seventh larger than with level 6, in a third of the time
 
 
-def requirements(folder: Path, name: str, config_specs: str = "virtualenvs/") -> list[str]:
+def requirements(folder: Path, name: str) -> list[str]:
     """Return a topology's requirements: the lines of ``virtualenvs/NAME.txt``, if it exists."""
-    path = folder / config_specs / f"{name}.txt"
+    path = folder / "virtualenvs" / f"{name}.txt"
     lines = path.read_text(encoding="utf-8").splitlines() if path.is_file() else []
     return [text for line in lines if (text := line.partition("#")[0].strip()) and not text.startswith("-")]
 
