@@ -26,15 +26,17 @@ offsets from the log, as far as the files match it.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
+import pyarrow as pa
+
 from downspout import offset_ranges
 from downspout.audit.expected import Expected, Replay
 from downspout.audit.kafka import KafkaSide, Letters, Log, committed
-from downspout.audit.output_files import FoundRows, look_at_files
+from downspout.audit.output_files import FoundRows, look_at_files, look_at_rows
 from downspout.audit.report import EXIT_CODES, EXPLAINED, AuditReport, PartitionReport, take_notes
 from downspout.dead_letters.claims import origin_of, without_claim
 from downspout.errors import BrokerError, ConfigError, SinkError, coordinates
@@ -90,6 +92,7 @@ def audit(
     several: bool = False,
     late: str | os.PathLike[str] | None = None,
     deep: bool = False,
+    read_back: Callable[[Path], pa.Table | None] = lambda directory: None,
 ) -> AuditReport:
     """Audit a sink's directory.
 
@@ -108,6 +111,7 @@ def audit(
             not if the same row of all records is missing.
         late: the directory with the rows of the sink's stream ``late``.
         deep: compare every file's content with its hash in the log.
+        read_back: the ``read_back`` of the :class:`~downspout.sink.row_sink.RowSink` that writes there, if it is not ours.
 
     Raises:
         SinkError: the directory holds nothing to audit, or its log is damaged.
@@ -119,7 +123,7 @@ def audit(
     commits = (
         dict[tuple[str, int], int]() if cluster is None or not group else committed(cluster, group, path, topics, also)
     )
-    found = look_at_files(path, deep=deep)
+    found = look_at_files(path, deep=deep) if (own := read_back(path)) is None else look_at_rows(own)
     _check_auditable(path, found, named=bool(topics or also))
     aside = _late_rows(path, late) if late is not None else {}
     report = AuditReport(path, found, kafka=cluster is not None)

@@ -70,6 +70,7 @@ class FoundRows:
     # deep: files whose content does not match the log's hash, with the damage
     corrupt: dict[str, str] = field(default_factory=dict)
     checked: int = 0  # deep: files whose content matches the log's hash
+    read_back: bool = False  # whether a user's own sink has read the rows; there are no log and files of ours
     deep: bool = False  # whether all bytes of all files were read
     topology: str = ""
     unreadable: dict[str, str] = field(default_factory=dict)  # files that cannot be read as Parquet, with the reason
@@ -126,6 +127,22 @@ def look_at_files(directory: Path, clock: Clock = SYSTEM_CLOCK, *, deep: bool = 
         f"{directory}: compactions delete replaced files faster than they can be read",
         cure="downspout compact with a longer --keep; or audit again when it has ended",
     )
+
+
+def look_at_rows(rows: pa.Table) -> FoundRows:
+    """Take the origins of rows that a sink of the user's own has read back.
+
+    Raises:
+        SinkError: a column cannot be a part of an origin.
+    """
+    found, reader = FoundRows(row_count=rows.num_rows, read_back=True), _OriginReader()
+    try:
+        reader.take(rows.num_rows, _streams_of(rows) if set(_ORIGIN) <= set(rows.schema.names) else None)
+    except pa.ArrowInvalid as error:
+        raise SinkError(f"the rows that were read back cannot be audited: {error}", cure="ORIGIN_SCHEMA") from None
+    found.without_origin = reader.without
+    reader.result(found)
+    return found
 
 
 class _MovedOnError(Exception):
@@ -376,14 +393,18 @@ class _OriginReader:
     def read(self, source: Any) -> int:
         """Read one file; return its row count."""
         count, parts = _origins(source)
+        self.take(count, parts)
+        return count
+
+    def take(self, count: int, parts: list[tuple[Stream, NDArray[np.int64]]] | None) -> None:
+        """Take so many rows: their offsets by stream; None where they have no origin columns."""
         if parts is None:
             self.without += count
-            return count
+            return
         self.files += 1
         self.without += count - sum(len(offsets) for _, offsets in parts)
         for stream, offsets in parts:
             self._offsets.setdefault(stream, []).append(offsets)
-        return count
 
     def result(self, found: FoundRows) -> None:
         """Store the rows read in ``found``."""
@@ -410,16 +431,21 @@ def _origins(source: Any) -> tuple[int, list[tuple[Stream, NDArray[np.int64]]] |
     schema = metadata.schema.to_arrow_schema()
     if not set(_ORIGIN) <= set(schema.names):
         return count, None
-    _check_types(schema)
+    _check_types(schema)  # before anything is read
     with pq.ParquetFile(
         source, metadata=metadata, read_dictionary=list(_TEXTS), page_checksum_verification=True
     ) as file:
-        table = file.read(columns=list(_ORIGIN))
+        return count, _streams_of(file.read(columns=list(_ORIGIN)))
+
+
+def _streams_of(table: pa.Table) -> list[tuple[Stream, NDArray[np.int64]]]:
+    """Return the offsets of a table's rows by stream."""
+    _check_types(table.schema)
     # A row with a null in its origin has none.
     for name in _ORIGIN:
         if table.column(name).null_count:
             table = table.filter(table.column(name).is_valid())
-    return count, _by_stream(table) if table.num_rows else []
+    return _by_stream(table) if table.num_rows else []
 
 
 def _check_types(schema: pa.Schema) -> None:

@@ -25,6 +25,8 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+
 from downspout.audit.expected import Failed
 from downspout.component import Bolt
 from downspout.dead_letters.dead_letter import DeadLetter
@@ -41,6 +43,7 @@ from downspout.sink.identity import check_names, name_of, resolve, with_step
 from downspout.sink.log import CommitLog
 from downspout.sink.notes import Run
 from downspout.sink.object_store import storage_of
+from downspout.sink.row_sink import RowSink
 from downspout.sink.schema import failing
 from downspout.system.process import end_with_parent
 
@@ -61,6 +64,7 @@ class TopologyReplay:
     topics: tuple[str, ...]  # the topics that spouts upstream of the sink read
     patterns: tuple[str, ...]  # their ``kafka.pattern`` settings
     run_on: RunOn
+    read_back: Callable[[Path], pa.Table | None]  # of the sink's class
 
     @property
     def several(self) -> bool:
@@ -121,7 +125,8 @@ def make_replay(
     run_graph = _as_it_was_run(graph, settings)
     # Only components upstream of the sink: the others would repeat their side effects.
     run_graph = replace(run_graph, components={k: v for k, v in run_graph.components.items() if k in upstream})
-    return TopologyReplay(run_graph, steps, tuple(dead_letters), tuple(topics), patterns, run_on)
+    read_back = getattr(graph.components[ours[0]].cls, "read_back", RowSink.read_back)
+    return TopologyReplay(run_graph, steps, tuple(dead_letters), tuple(topics), patterns, run_on, read_back)
 
 
 def _settings(graph: Graph, overrides: Sequence[str], run: Run | None) -> Settings:
@@ -211,6 +216,7 @@ class ReplayApart:
         dead_letters: the dead-letter topics of the topology's Kafka spouts.
         topics: the topics that spouts upstream of the sink read.
         patterns: their ``kafka.pattern`` settings.
+        read_back: reads the directory's rows, if the sink is not one of ours.
 
     Raises:
         TopologyError, SinkError: as :func:`~downspout.audit.replays.make_replay` does.
@@ -233,6 +239,7 @@ class ReplayApart:
         here = self.make()  # errors are raised before a process is started
         self.several, self.dead_letters = here.several, here.dead_letters
         self.topics, self.patterns = here.topics, here.patterns
+        self.read_back = here.read_back
         self._child: tuple[BaseProcess, Connection] | None = None
         self._killers: list[str] = []
 

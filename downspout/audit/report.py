@@ -154,7 +154,7 @@ def take_notes(report: AuditReport) -> None:
             "compared with the log alone: an older copy of the directory, or a log whose last entries are gone "
             "together with their files, looks the same; only Kafka can tell"
         )
-    if not found.entries:
+    if not found.entries and not found.read_back:
         cure = log_is_gone(CommitLog(report.directory), found.unknown).cure if found.unknown else ""
         notes.append(
             "there is no commit log, so rows cannot be compared with it"

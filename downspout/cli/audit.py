@@ -119,8 +119,9 @@ def _audit(arguments: argparse.Namespace) -> AuditReport:
                 dead_letters = existing(cluster, replay.dead_letters)
             read = [*replay.topics, *matching(cluster, replay)] if cluster is not None else []
             return _compare(
-                arguments, cluster, dead_letters, also=read, replay=replay, sample=REPLAY_SAMPLE, several=replay.several
-            )
+                arguments, cluster, dead_letters, also=read, replay=replay, sample=REPLAY_SAMPLE,
+                several=replay.several, read_back=replay.read_back,
+            )  # fmt: skip
     report = _compare(arguments, cluster, dead_letters, also=run.topics if cluster is not None else [])
     if report.kafka and report.count("missing"):
         file = run.file or "FILE"

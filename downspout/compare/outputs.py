@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import uuid
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -45,6 +45,7 @@ class Sink:
     schema: pa.Schema  # of the finished table
     folders: tuple[str, ...] = ()  # columns that name Hive folders
     aggregation: Aggregation | None = None  # of an AggregateBolt
+    read_back: Callable[[Path], pa.Table | None] = lambda directory: None  # see ``RowSink.read_back``
 
     @classmethod
     def of(cls, component: Component, settings: Mapping[str, Any]) -> Sink:
@@ -55,7 +56,8 @@ class Sink:
         """
         columns, folders = Columns.parse(settings["schema"] or ()), tuple(settings["partition_by"])
         if not settings["aggregates"]:
-            return cls(component.name, pa.schema(list(columns.schema)), folders)
+            read_back = getattr(component.cls, "read_back", cls.read_back)
+            return cls(component.name, pa.schema(list(columns.schema)), folders, read_back=read_back)
         aggregation = Aggregation.parse(settings["keys"], settings["aggregates"], columns)
         schema = aggregation.finish(aggregation.schema(columns).empty_table()).schema
         return cls(component.name, schema, folders, aggregation)
@@ -73,6 +75,8 @@ class Sink:
         """
         if not directory.is_dir():
             return self.schema.empty_table()
+        if (own := self.read_back(directory)) is not None:
+            return own.select(self.schema.names).cast(self.schema) if own.num_rows else self.schema.empty_table()
         folders = pa.schema([self.schema.field(name) for name in self.folders])
         rows = ds.dataset(
             directory,

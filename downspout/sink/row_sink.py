@@ -21,6 +21,7 @@ from abc import abstractmethod
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from operator import itemgetter
+from pathlib import Path
 from typing import Any, ClassVar, Protocol, TypeVar
 
 import numpy as np
@@ -218,6 +219,15 @@ class RowSink(Bolt):
         if isinstance(names := settings.get("input_names"), Mapping):
             settings["input_names"] = [f"{source}={step}" for source, step in names.items()]
         return super().spec(name, inputs, par, config, **settings)
+
+    @classmethod
+    def read_back(cls, directory: Path) -> pa.Table | None:
+        """Return the rows that a sink has written to its ``parquet.directory``, with the columns of ``ORIGIN_SCHEMA``.
+
+        ``downspout audit --topology`` and ``downspout compare`` read a sink of your own through it. None: the directory
+        is one of Downspout's, whose log and files say what is in it.
+        """
+        return None
 
     @property
     def scope(self) -> str:

@@ -64,6 +64,9 @@ def test_the_sink_of_the_page_holds_each_row_once_through_kills(
     for _ in range(KILLS):
         cli(*command, cwd=tmp_path, code=-signal.SIGKILL)
     cli(*command, "--workers", "2", cwd=tmp_path)
+    audit = ["audit", "output/orders", "--topology", "orders.py", f"--set=kafka.group={topic_name}"]
+    said = cli(*audit, "--bootstrap", kafka_broker.bootstrap, cwd=tmp_path).stdout
+    assert f"exact: {RECORDS} offsets are in the files, each exactly once" in said
     files = sorted((tmp_path / "output" / "orders").glob("*.jsonl"))
     rows = [json.loads(line) for file in files for line in file.read_text(encoding="utf-8").splitlines()[1:]]
     assert len(files) > KILLS
