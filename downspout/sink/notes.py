@@ -382,7 +382,6 @@ def _from_json(value: Any) -> tuple[Source, OffsetRanges]:
 
 T = TypeVar("T")
 PREFIX = "parquet:///"
-FORMAT = 1
 KEPT = 100
 NAME = re.compile(r"(\d{20})\.json")
 State = dict[TopicPartition, StoredOffset]

@@ -211,7 +211,7 @@ class Recovery:
                 self._writer.catch_up()
 
 
-logger = logging.getLogger("downspout.sink")
+# --- foreign files, and directories of others ---
 
 SPARK_LOG = "_spark_metadata"
 """What a streaming query keeps in the directory that it writes: its list of files. Spark then reads no others."""

@@ -235,9 +235,6 @@ def directory_of(directory: str, conf: Mapping[str, Any]) -> Path:
 # stops with the sink's process. Merged files stay merged, and the next compaction continues: soon after a sink's start,
 # so that a sink that restarts often compacts too, and soon after an error.
 
-
-logger = logging.getLogger("downspout.sink")
-
 NICE = 10
 STOP_S_MAX = 10.0
 SOON_S = 5.0  # From a sink's start to its first compaction; to the next try after an error, doubled with each in a row

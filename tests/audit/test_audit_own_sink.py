@@ -11,13 +11,13 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from downspout.audit import make_replay
-from downspout.audit.audit import AuditReport, audit
+from downspout.audit import AuditReport, make_replay
+from downspout.audit.audit import audit
 from downspout.cli import main
 from downspout.compare import Sink
 from downspout.engine.load import load
 from downspout.errors import SinkError
-from downspout.settings.table import parse_scope
+from downspout.settings import parse_scope
 from downspout.testing import FakeKafka, run_on_records, run_topology
 from tests.command import ROOT
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from bolts.parquet import ParquetBolt
-from downspout.sink import offset_store
+from downspout.sink import notes
 from downspout.sink.notes import DirectoryStore, open_directory_store
 from downspout.spout import OffsetStoreError, StoreContext, StoredOffset
 from tests.offsets.store_contract import P0, P1, Open, StoreContract
@@ -39,17 +39,17 @@ def test_few_files_are_kept(tmp_path: Path) -> None:
     """However often is stored, no more than the last files are there."""
     store = DirectoryStore(tmp_path, "g")
     epoch = store.claim([P0])[P0].epoch
-    for number in range(offset_store.KEPT + 20):
+    for number in range(notes.KEPT + 20):
         store.store({P0: StoredOffset(number, "", epoch)})
-    assert len(list(tmp_path.rglob("*.json"))) == offset_store.KEPT
-    assert store.load([P0])[P0].offset == offset_store.KEPT + 19
+    assert len(list(tmp_path.rglob("*.json"))) == notes.KEPT
+    assert store.load([P0])[P0].offset == notes.KEPT + 19
 
 
 def test_a_process_that_was_paused_for_long_changes_nothing_unseen(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """While it was paused others have removed the file after the one it read; its change is made on what is there."""
-    monkeypatch.setattr(offset_store, "KEPT", 5)
+    monkeypatch.setattr(notes, "KEPT", 5)
     slow, quick = DirectoryStore(tmp_path, "g"), DirectoryStore(tmp_path, "g")
     mine, others = slow.claim([P0])[P0].epoch, quick.claim([P1])[P1].epoch
     real, paused = slow.put, []
