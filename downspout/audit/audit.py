@@ -111,7 +111,7 @@ def audit(
             not if the same row of all records is missing.
         late: the directory with the rows of the sink's stream ``late``.
         deep: compare every file's content with its hash in the log.
-        read_back: the ``read_back`` of the :class:`~downspout.sink.row_sink.RowSink` that writes there, if it is not ours.
+        read_back: of the :class:`~downspout.sink.row_sink.RowSink` that writes there, if it is not ours.
 
     Raises:
         SinkError: the directory holds nothing to audit, or its log is damaged.
