@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -12,6 +12,7 @@ from downspout.audit.output_files import FoundRows
 from downspout.formatting import counted
 from downspout.offset_ranges import OffsetRanges
 from downspout.sink.log import CommitLog
+from downspout.sink.log_entry import OFFSET_MAX
 from downspout.sink.recovery import log_is_gone
 
 EXIT_CODES = {"missing": 10, "duplicate": 11, "lost": 12, "extra": 13}
@@ -68,6 +69,17 @@ class AuditReport:
     def count(self, kind: str) -> int:
         """Return how many offsets of all partitions are of a kind."""
         return sum(part.count(kind) for part in self.partitions)
+
+    def missing_beyond(self, commits: Mapping[tuple[str, int], int]) -> int:
+        """Return how many missing offsets are at or above a group's commits (0 where it has none)."""
+        return sum(
+            offset_ranges.count(
+                offset_ranges.intersect(
+                    part.offsets.get("missing", []), [(commits.get((part.topic, part.partition), 0), OFFSET_MAX)]
+                )
+            )
+            for part in self.partitions
+        )
 
     @property
     def problems(self) -> list[str]:

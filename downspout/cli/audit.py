@@ -5,17 +5,19 @@ from __future__ import annotations
 import argparse
 import json
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from typing import TYPE_CHECKING, Any
 
 from downspout.cli.access import add_access, open_cluster
 from downspout.cli.arguments import add_settings, exit_codes, sink_place
 from downspout.cli.terminal import aside, print_result
-from downspout.errors import ConfigError
+from downspout.errors import BrokerError, ConfigError
 from downspout.formatting import columns, counted
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from downspout.audit.audit import AuditReport, AuditWindow
     from downspout.audit.replays import ReplayApart
     from downspout.kafka.port import Cluster
@@ -122,16 +124,38 @@ def _audit(arguments: argparse.Namespace) -> AuditReport:
                 arguments, cluster, dead_letters, also=read, replay=replay, sample=REPLAY_SAMPLE,
                 several=replay.several, read_back=replay.read_back,
             )  # fmt: skip
+    group, commits = _commits(arguments, cluster, directory, run)  # before the files are read: these hold all below
     report = _compare(arguments, cluster, dead_letters, also=run.topics if cluster is not None else [])
-    if report.kafka and report.count("missing"):
+    if report.kafka and (missing := report.count("missing")):
         file = run.file or "FILE"
-        report.hint = (
+        if beyond := report.missing_beyond(commits) if commits else 0:
+            which = "they are" if beyond == missing else f"{beyond:,} of those missing are"
+            report.hint = f"({which} beyond the commits of group {group}, so they may be still to process: --group "
+            report.hint += f"{group} leaves them out) "
+        if beyond == missing:
+            report.hint = report.hint.strip()
+            return report
+        report.hint += (
             f"(those that yield no row by design count as missing; --topology {file} tells them apart: it runs the "
             "topology's bolts on them again)"
         )
         if report.found.aggregates and arguments.late is None:
             report.hint += " (with parquet.late=stream, --late DIR finds the rows that were late)"
     return report
+
+
+def _commits(
+    arguments: argparse.Namespace, cluster: Cluster | None, directory: Path, run: Run
+) -> tuple[str, Mapping[tuple[str, int], int]]:
+    """Return the group that writes to a directory, and its commits; none if they are unknown."""
+    from downspout.audit.kafka import committed
+
+    if cluster is None or arguments.group or len(run.groups) != 1:
+        return "", {}
+    try:
+        return run.groups[0], committed(cluster, run.groups[0], directory, arguments.topic, run.topics)
+    except BrokerError:
+        return "", {}
 
 
 def _dead_letters(given: str | None, cluster: Cluster | None) -> list[str]:

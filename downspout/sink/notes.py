@@ -73,10 +73,17 @@ class Run:
         ['g.dead-letters', 'words.dead-letters']
         """
         found = (
-            dead_letter_topic(parse_scope(values, "kafka"), str(values.get("kafka.group") or self.topology))
-            for values in self.spouts.values()
+            dead_letter_topic(parse_scope(values, "kafka"), self._group(values)) for values in self.spouts.values()
         )
         return list(dict.fromkeys(topic for topic in found if topic))
+
+    @property
+    def groups(self) -> list[str]:
+        """The consumer groups of its spouts, each once."""
+        return list(dict.fromkeys(map(self._group, self.spouts.values())))
+
+    def _group(self, values: Values) -> str:
+        return str(values.get("kafka.group") or self.topology)
 
     @property
     def topics(self) -> list[str]:

@@ -117,6 +117,27 @@ def test_a_record_that_is_missing_stays_missing(project: FakeKafka, capsys: pyte
     assert "NOT exact: 1 missing (lines[0]@4)" in capsys.readouterr().out
 
 
+def test_what_no_run_has_read_yet_is_missing_and_the_answer_says_so(
+    project: FakeKafka, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The commits of the group tell a record that is still to come from one that was lost."""
+    project.produce("lines", b"good", partition=0)
+    assert audit("elsewhere") == 10
+    assert (
+        "2 missing (lines[0]@1, @4); 2 offsets are in the files (1 of those missing are beyond the commits of "
+        "group readers, so they may be still to process: --group readers leaves them out) (those that yield no row"
+    ) in capsys.readouterr().out
+    assert audit("elsewhere", "--from", "4") == 10
+    assert (
+        capsys.readouterr()
+        .out.splitlines()[-1]
+        .endswith(
+            "(they are beyond the commits of group readers, so they may be still to process: --group readers leaves them "
+            "out)"
+        )
+    )
+
+
 def test_no_secret_is_noted(project: FakeKafka) -> None:
     """What a directory remembers of its runs holds no password, and what it needs."""
     content = (Layout(Path("elsewhere")).runs).read_text(encoding="utf-8")
