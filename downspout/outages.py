@@ -195,6 +195,9 @@ class Outages:
                 with self._lock:  # the attempt may have ended meanwhile
                     if found is not None and request in self._requests:
                         state, why = found
+                        # An earlier attempt of the same outage was answered: with "full", for example.
+                        if request.look is None and (outage := self._open.get(request.service)) is not None:
+                            state, why = outage.state, outage.why
                         self.waiting(request.service, request.who, why, request.since, state)
 
     def forget(self) -> None:

@@ -74,6 +74,21 @@ def test_a_thread_says_what_a_request_without_an_answer_waits_for(
     assert outages.current() == []
 
 
+def test_an_attempt_in_progress_does_not_change_what_the_last_answer_said(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A disk that was full at the last attempt is full, and not silent, while the next one lasts."""
+    monkeypatch.setattr("downspout.outages.LOOK_S", 0.01)
+    outages, since = Outages(), time.monotonic() - 60
+    outages.waiting("the disk", "table", "No space left", since, "has been full")
+    caplog.clear()
+    before = outages.current()[0].last
+    with outages.asking("the disk", "table", since=since):
+        eventually(lambda: outages.current()[0].last > before)
+    (outage,) = outages.current()
+    assert (outage.state, outage.why) == ("has been full", "No space left")
+
+
 def test_patience_tries_again_with_pauses_that_grow_until_it_was_long_enough() -> None:
     """Pauses double up to 5 s; an end is the store's error, with how long it was away; a success begins anew."""
     clock, when, is_back = VirtualClock(), list[float](), list[bool]()

@@ -357,11 +357,17 @@ class StallReason:
         return self._unread(part)
 
     def _away(self, part: Partition | None, offset: int) -> Outage | None:
-        """Return the outage that the partition may wait for, or None."""
+        """Return the outage that the partition may wait for, or None.
+
+        A record that a bolt has failed waits for its next try. Once that is due, or its dead letter is, it waits for
+        the spout, which waits for the outage.
+        """
         told = [outage for outage in OUTAGES.current() if outage.said_at is not None]
-        if not told or (part is not None and (last := part.last_failures.get(offset)) and not _is_outage(last)):
-            return None
-        return told[0]
+        if not told or part is None or (last := part.last_failures.get(offset)) is None or _is_outage(last):
+            return told[0] if told else None
+        retry, is_out = part.ledger.retry_state(offset), part.ledger.emitted_at(offset) is not None
+        is_due = offset in part.exhausted or (retry is not None and retry.ready_at <= self._now)
+        return told[0] if is_due and not is_out else None
 
     def _out(self, part: Partition, offset: int, emitted_at: int) -> tuple[str, str]:
         bolts = self._whereabouts(part.tup_id(offset))

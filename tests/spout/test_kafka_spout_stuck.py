@@ -105,6 +105,23 @@ def test_a_warning_has_one_cure_and_it_is_that_of_the_error(
     assert "faster bolts" not in warning
 
 
+def test_a_record_whose_retry_is_due_waits_for_the_outage(
+    kafka: Kafka, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A bolt has failed it; but it is not tried again because a sink, and with it the spout, waits for a disk."""
+    outages = Outages(kafka.clock)
+    monkeypatch.setattr(observe, "OUTAGES", outages)
+    driver = Driver(kafka, retry_delay_ms=1_000, retry_delay_ms_max=1_000)
+    driver.run()
+    driver.ack([n for n in range(10) if n != 4])
+    driver.spout.fail_with(driver.last_id(4), Failure("exception", error="RecordError: no JSON. Try: correct it"))
+    for _ in range(LIMIT_S + 5):
+        outages.waiting("the disk of out", "writing", state=FULL)
+        kafka.clock.sleep(1)
+        driver.spout.run_timers()
+    assert "the disk of out has been full since " in said(caplog)[0]
+
+
 def test_a_record_that_waits_for_its_retry_is_named_with_its_failure(
     kafka: Kafka, caplog: pytest.LogCaptureFixture
 ) -> None:
