@@ -1,4 +1,4 @@
-"""The how-to on sinks of one's own: its sink holds each row once, though it is killed before and after it publishes."""
+"""The how-to on sinks of one's own: its sink holds each row once through kills, is audited exact, and is compared."""
 
 from __future__ import annotations
 
@@ -67,6 +67,8 @@ def test_the_sink_of_the_page_holds_each_row_once_through_kills(
     audit = ["audit", "output/orders", "--topology", "orders.py", f"--set=kafka.group={topic_name}"]
     said = cli(*audit, "--bootstrap", kafka_broker.bootstrap, cwd=tmp_path).stdout
     assert f"exact: {RECORDS} offsets are in the files, each exactly once" in said
+    engines = ["--engines", "local-record,local-chunk", f"--set=kafka.bootstrap={kafka_broker.bootstrap}"]
+    assert "equal on local-record, local-chunk" in cli("compare", "orders.py", *engines, cwd=tmp_path).stdout
     files = sorted((tmp_path / "output" / "orders").glob("*.jsonl"))
     rows = [json.loads(line) for file in files for line in file.read_text(encoding="utf-8").splitlines()[1:]]
     assert len(files) > KILLS
