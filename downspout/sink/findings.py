@@ -344,18 +344,13 @@ def _meetings(graph: Graph) -> Iterator[Finding]:
     """Find bolts where tuples of one record meet again before a sink."""
     # A sink tells its own inputs apart. A bolt before it emits tuples that do not say through which of its own inputs
     # they came; where it hands origins on, two rows have one identity.
-    spouts: dict[str, set[str]] = {spout.name: {spout.name} for spout in graph.spouts}
-    for bolt in graph.bolts:  # sources come first
-        spouts[bolt.name] = set().union(*(spouts.get(given.source, set()) for given in bolt.inputs))
-    before: set[str] = set()
-    for bolt in reversed(graph.bolts):
-        if bolt.name in before or _writes_rows(bolt):
-            before |= {given.source for given in bolt.inputs}
+    spouts = {spout.name for spout in graph.spouts}
+    before = graph.upstream(bolt.name for bolt in graph.bolts if _writes_rows(bolt))
     for bolt in graph.bolts:
         if bolt.name not in before or _writes_rows(bolt):
             continue
-        inputs = _with_origin(graph, bolt)
-        if common := [s for s in spouts[bolt.name] if sum(s in spouts[source] for source, _ in inputs) > 1]:
+        ways = [graph.upstream([source]) for source, _ in _with_origin(graph, bolt)]
+        if common := [spout for spout in spouts if sum(spout in way for way in ways) > 1]:
             yield Finding(
                 False,
                 bolt.name,
