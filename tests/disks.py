@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 from downspout.testing import WatchedDisk
 from tests.machine import Process, Volume
@@ -12,7 +13,7 @@ from tests.machine import Process, Volume
 class SteppedDisk(WatchedDisk):
     """Each change is a step of a process; not given: of one that calls ``before`` with the step's number."""
 
-    def __init__(self, before: Callable[[int], None] = lambda number: None, process: Process | None = None) -> None:
+    def __init__(self, before: Callable[[int], Any] = lambda number: None, process: Process | None = None) -> None:
         self.process = process or Process("p", lambda _, step: before(step.number))
 
     @property

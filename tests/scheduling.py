@@ -148,7 +148,7 @@ def into_groups(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: (groups[item] not in heavy, -seconds[groups[item]], groups[item]))
 
 
-class OneHeavyAtOnce(LoadGroupScheduling):  # type: ignore[misc]
+class OneHeavyAtOnce(LoadGroupScheduling):
     """Gives the next group to the process that has almost nothing left to do, in the order of :func:`into_groups`.
 
     A heavy group waits while another process has one, as long as there are others.

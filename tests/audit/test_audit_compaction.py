@@ -114,7 +114,7 @@ def test_a_stopped_compaction_is_told_as_a_plain_reader_meets_it(tmp_path: Path)
     for step in itertools.count(1):
         directory = tmp_path / str(step)
         shutil.copytree(template, directory)
-        if not stopped_before(step, lambda disk, at=directory: compact(at, disk)):  # type: ignore[misc]
+        if not stopped_before(step, lambda disk, at=directory: compact(at, disk)):
             break
         report, seen = audit(directory), plain(directory)
         twice = {row[1] for row, count in seen.items() if count > 1}
@@ -152,7 +152,7 @@ def test_aggregates_of_a_stopped_compaction_are_counted_as_they_are_in_sight(tmp
     for step in itertools.count(1):
         directory = tmp_path / str(step)
         shutil.copytree(template, directory)
-        if not stopped_before(step, lambda disk, at=directory: compact(at, disk)):  # type: ignore[misc]
+        if not stopped_before(step, lambda disk, at=directory: compact(at, disk)):
             break
         report, total = audit(directory), sum(row["count"] for row in rows_of(directory))
         assert duplicates(report) == total - 15, f"before step {step}"

@@ -206,7 +206,7 @@ FOREIGN: dict[str, dict[str, Any]] = {
 def test_columns_of_other_types_are_no_origins(tmp_path: Path, kafka: Kafka, columns: dict[str, Any]) -> None:
     """A file whose origin columns have other types is named as unreadable, and not guessed at."""
     put(tmp_path, kafka.topic_id(TOPIC), range(10))
-    usual = {"_topic": [TOPIC], "_topic_id": [""], "_partition": [0], "_offset": [2], "_path": [""]}
+    usual: dict[str, Any] = {"_topic": [TOPIC], "_topic_id": [""], "_partition": [0], "_offset": [2], "_path": [""]}
     pq.write_table(pa.table({**usual, **columns}), tmp_path / "foreign.parquet")
     report = audit(tmp_path, cluster=kafka)
     assert list(report.found.unreadable) == ["foreign.parquet"]
@@ -347,7 +347,7 @@ def test_streams_are_sorted_once_however_many_partitions_there_are(
     file = DataFile("part-0.parquet", 40, (tmp_path / "part-0.parquet").stat().st_size)
     assert log.append(Entry(0, "w", "topo", ("n:int64",), 1, (file,), covered))
     sorts: list[int] = []
-    streams: Any = files.FoundRows.streams.fget  # type: ignore[attr-defined]
+    streams: Any = files.FoundRows.streams.fget
     monkeypatch.setattr(files.FoundRows, "streams", property(lambda found: sorts.append(1) or streams(found)))
     for cluster in (kafka, None):
         report = audit(tmp_path, cluster=cluster)

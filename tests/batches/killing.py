@@ -21,12 +21,11 @@ from spouts.batches import KafkaBatches
 from tests.batches.counting import Split, counted
 from tests.producing.killing import HastyClock, _worlds
 from tests.sql import killing
-from tests.sql.killing import Killer
 
 LINES = [f"a {'b ' * (number % 3)}word-{number % 5}" for number in range(14)]
 
 
-class WordCount(Topology):  # type: ignore[misc]
+class WordCount(Topology):
     coordinator, lines = KafkaBatches.spec(
         topics=["lines"], fields=["value"], emit_interval_ms=0, records_max=4, max_active=2, par=2
     )
@@ -68,7 +67,7 @@ class World(killing.World):
         url = f"sqlite:///{self.file}"
         self.settings = {**self.settings, "batch.store": url, "state.store": url}
 
-    def lives(self, kill: Killer = lambda number, statement: False, **settings: Any) -> bool:
+    def lives(self, kill: Any = lambda number, statement: False, **settings: Any) -> bool:
         """Let a process run; return whether it got to the end."""
         self.settings = {**self.settings, **settings}
         return Life(self, kill).run()

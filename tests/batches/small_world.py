@@ -193,7 +193,7 @@ class SmallWorld:
         if parts.coordinator is None:
             yield "restart coordinator", self._restart
         elif (txid := parts.coordinator.next_txid()) is not None and txid <= self.bounds.records + self.bounds.beyond:
-            yield f"begin {txid}", lambda p: self._do(p, p.coordinator.begin(txid))  # type: ignore[union-attr]
+            yield f"begin {txid}", lambda p: self._do(p, p.coordinator.begin(txid))
         if parts.kills:
             for victim in ("coordinator", EMITTER, *map(str, range(self.bounds.tasks))):
                 for loses in (False, True):

@@ -178,7 +178,7 @@ def test_what_is_held_follows_the_newest_attempt() -> None:
     """Older attempts, and transactions that are done, are stale; a newer attempt begins with nothing."""
     held = Held[list[str]](list)
     held.begin(Attempt(3, 1))
-    held.of(Attempt(3, 1)).append("a")  # type: ignore[union-attr]
+    held.of(Attempt(3, 1)).append("a")
     assert held.of(Attempt(3, 0)) is None
     assert not held.begin(Attempt(3, 0))
     assert held.of(Attempt(3, 1)) == ["a"]

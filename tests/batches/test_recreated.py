@@ -61,7 +61,7 @@ def test_at_no_moment_of_a_batch_is_anything_passed_over(
     poll = FakeConsumer.poll
     monkeypatch.setattr(FakeConsumer, "poll", lambda self, timeout_ms, max_records: poll(self, timeout_ms, 2))
     for nth in range(1, 60):
-        memory.__init__("test")  # type: ignore[misc]
+        memory.__init__("test")
         topic.create_again(LINES * 2)
         real, left = getattr(FakeConsumer, call), [nth]
 

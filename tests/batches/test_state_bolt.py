@@ -91,10 +91,10 @@ def test_what_is_emitted_hangs_on_the_commit(url: str) -> None:
 def test_attempts_may_be_plain_lists(url: str) -> None:
     """Over Storm's pipe an attempt becomes a list, and a key's tuple too; all is as before."""
     stage = Stage(url)
-    stage.begin([1, 0])  # type: ignore[arg-type]   # as JSON has it
-    stage.words([1, 0], "a", "b", "a")  # type: ignore[arg-type]
-    assert stage.commit([1, 0])  # type: ignore[arg-type]
-    stage.succeed([1, 0])  # type: ignore[arg-type]
+    stage.begin([1, 0])  # as JSON has it
+    stage.words([1, 0], "a", "b", "a")
+    assert stage.commit([1, 0])
+    stage.succeed([1, 0])
     assert stage.stored() == {"a": [1, 2, None], "b": [1, 1, None]}
 
 
@@ -310,7 +310,7 @@ def test_a_tuple_without_an_attempt_is_no_old_one(url: str) -> None:
     stage = Stage(url)
     stage.begin(Attempt(1, 0))
     with pytest.raises(ValueError, match="None is not an attempt"):
-        stage.words(None, "a")  # type: ignore[arg-type]
+        stage.words(None, "a")
 
 
 def test_a_state_that_hears_nothing_of_its_batches_is_refused(url: str) -> None:

@@ -42,7 +42,7 @@ def word_count(kind: str, folder: Path, state: str | None = None, **settings: An
         store=f"sqlite:///{folder}/batches.db", par=2, max_active=2,
     )  # fmt: skip
 
-    class WordCount(Topology):  # type: ignore[misc]
+    class WordCount(Topology):
         coordinator, lines = source
         split = Split.spec(inputs=[lines], par=2)
         counts = StateBolt.spec(
@@ -126,7 +126,7 @@ def test_parquet_holds_each_record_of_a_batch_once(kafka: FakeKafka, tmp_path: P
         store=f"sqlite:///{tmp_path}/batches.db",
     )  # fmt: skip
 
-    class Rows(Topology):  # type: ignore[misc]
+    class Rows(Topology):
         coordinator, lines = source
         sometimes = Sometimes.spec(inputs=[lines])
         rows = ParquetBolt.spec(
@@ -147,7 +147,7 @@ def test_kafka_holds_each_record_of_a_batch_at_least_once(kafka: FakeKafka, tmp_
         topics=["lines"], fields=["origin", "value"], emit_interval_ms=0, store=f"sqlite:///{tmp_path}/batches.db"
     )
 
-    class Copies(Topology):  # type: ignore[misc]
+    class Copies(Topology):
         coordinator, lines = source
         sometimes = Sometimes.spec(inputs=[lines])
         out = KafkaBolt.spec(inputs=[sometimes], topic="copies", fields={"message": "value"})
@@ -164,7 +164,7 @@ def test_a_transactional_kafka_bolt_is_refused(tmp_path: Path) -> None:
     """Kafka's own transactions hold a spout's offsets, and a coordinator of batches has none."""
     source = KafkaBatches.spec(topics=["lines"], fields=["origin", "value"], store=f"sqlite:///{tmp_path}/batches.db")
 
-    class Copies(Topology):  # type: ignore[misc]
+    class Copies(Topology):
         coordinator, lines = source
         out = KafkaBolt.spec(inputs=[lines], topic="copies", fields={"message": "value"}, transactional=True)
 
@@ -184,7 +184,7 @@ def test_bad_records_leave_as_rejects_and_a_bad_key_stops_the_run_by_name(
         store=f"sqlite:///{tmp_path}/batches.db",
     )  # fmt: skip
 
-    class Parsed(Topology):  # type: ignore[misc]
+    class Parsed(Topology):
         coordinator, lines = source
         parse = JsonParseBolt.spec(inputs=[lines], fields=["word"], carry=["attempt"])
         letters = DeadLetterBolt.spec(inputs=[parse["rejects"]])
@@ -214,7 +214,7 @@ def test_a_batch_does_not_wait_for_the_age_of_a_flush(kafka: FakeKafka, tmp_path
         store=f"sqlite:///{tmp_path}/batches.db",
     )  # fmt: skip
 
-    class Written(Topology):  # type: ignore[misc]
+    class Written(Topology):
         coordinator, lines = source
         rows = ParquetBolt.spec(inputs=[lines], directory=str(tmp_path / "rows"), schema={"value": "string"})
 

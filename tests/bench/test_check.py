@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -19,6 +20,7 @@ from bench.peers.flights_parquet import PLACE, schema, table_of, table_of_json, 
 from bench.shapes import SHAPES, Shape
 
 RECORDS = 1_000
+ZERO = pa.scalar(0)
 
 
 def right(share: float = 0.0) -> pa.Table:
@@ -30,7 +32,7 @@ def right(share: float = 0.0) -> pa.Table:
     return table
 
 
-def write(table: pa.Table, out: Path, name: str = "part-0.parquet", compression: str = "zstd") -> None:
+def write(table: pa.Table, out: Path, name: str = "part-0.parquet", compression: Any = "zstd") -> None:
     out.mkdir(exist_ok=True)
     pq.write_table(table, out / name, compression=compression)
 
@@ -66,7 +68,10 @@ WRONG: dict[str, tuple[Callable[[pa.Table], pa.Table], str]] = {
     "a row is there twice": (lambda table: pa.concat_tables([table, table.slice(4, 1)]), r"the first is 0@1 with 2"),
     "values are exchanged": (swapped, "tailnum"),
     "a number is another": (renumbered, "distance"),
-    "a null became 0": (lambda table: replaced(table, "dep_time", table["dep_time"].fill_null(0)), "dep_time"),
+    "a null became 0": (
+        lambda table: replaced(table, "dep_time", table["dep_time"].fill_null(pa.scalar(0))),
+        "dep_time",
+    ),
     "a column is untyped": (lambda table: replaced(table, "year", table["year"].cast("int64")), "not there as int32"),
     "a column is missing": (lambda table: table.drop_columns("month"), "month is not there"),
     "a record is foreign": (

@@ -226,7 +226,7 @@ def test_peers_on_storm_are_told_against_the_stock_one() -> None:
 
 
 def test_a_window_on_storm_takes_the_cpu_time_between_its_ends() -> None:
-    watch = storm_run.Watch(None, lambda: None)  # type: ignore[arg-type]
+    watch = storm_run.Watch(None, lambda: None)
     watch.samples = [(second, dict.fromkeys(storm_run.PIECES, 10.0 + second)) for second in (0.0, 1.0, 3.0)]
     watch.marks = [storm_run.Mark(0.0, 0), storm_run.Mark(2.0, 1_000_000), storm_run.Mark(3.0, 3_000_000)]
     run = storm_run.run_of(watch, watch.marks[1], watch.marks[2])

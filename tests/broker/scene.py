@@ -55,12 +55,6 @@ class Member(Driver):
     def places(self) -> list[tuple[int, int]]:
         return [place_of(tup_id) for tup_id, _ in self.emitted]
 
-    def kill(self) -> None:
-        """Vanish without committing or leaving; heartbeats end as those of a dead process do."""
-        member, self.spout._session = self.spout._session, None
-        if member is not None:
-            member.consumer.close(leave_group=False)
-
 
 class Scene:
     """A topic, the group that reads it, and its members.
@@ -164,7 +158,7 @@ class Scene:
     def member(self, member: int | None = 1, **settings: Any) -> Member:
         """Start a spout; it is closed when the test ends."""
         given = {"topics": [self.topic], "group": self.group, "session_timeout_ms": UNHURRIED_MS, **settings}
-        made = Member(self, member, **given)  # type: ignore[arg-type]
+        made = Member(self, member, **given)
         self._members.append(made)
         return made
 

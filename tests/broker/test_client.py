@@ -326,7 +326,7 @@ def test_one_live_address_is_enough(
     with socket.socket() as dead:  # its port is nobody else's meanwhile, and nobody listens
         dead.bind(("127.0.0.1", 0))
         cluster = cluster_for(f"127.0.0.1:{dead.getsockname()[1]},{kafka_broker.bootstrap}")
-        consumers.append(cluster.consumer(group=None))  # type: ignore[arg-type]
+        consumers.append(cluster.consumer(group=None))
         assert consumers[0].partitions_for("no-such-topic") == frozenset()
 
 

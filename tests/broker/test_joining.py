@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Collection
+from typing import Any
 
 import pytest
 from kafka.coordinator.assignors.cooperative_sticky import CooperativeStickyAssignor
@@ -87,8 +88,8 @@ def test_a_rebalance_that_comes_up_between_question_and_poll_waits_for_the_next(
     """A member that was told that no rejoin is pending keeps its partitions through its next poll."""
     cluster.ensure_topic(topic_name, 1)
     revoked: list[Collection[TopicPartition]] = []
-    listener = Deaf()
-    listener.on_partitions_revoked = revoked.append  # type: ignore[method-assign]
+    listener: Any = Deaf()
+    listener.on_partitions_revoked = revoked.append
     consumer = cluster.consumer(group=topic_name)
     consumers.append(consumer)
     consumer.subscribe([topic_name], listener)

@@ -39,7 +39,7 @@ EARLY, LATE, NEW = ([b"%s-%d" % (when, number) for number in range(EACH)] for wh
 FETCH_S = 0.7
 """So long a fetch that a follower had open when it was paused may wait for records (replica.fetch.wait.max.ms, 0.5 s):
 those that come meanwhile are its answer, and it reads them when it goes on."""
-CLOCK = SimpleNamespace(monotonic=time.monotonic, wall=time.time, sleep=time.sleep)
+CLOCK: Any = SimpleNamespace(monotonic=time.monotonic, wall=time.time, sleep=time.sleep)
 
 
 @pytest.fixture(scope="module")
@@ -125,7 +125,7 @@ def kill_the_leader(replicas: Replicas) -> Killed | None:
         send(producers[acks], topic, EARLY)
         acknowledged(producers[acks], EACH)
     for topic in found.topics.values():
-        wait_until(lambda topic=topic: replicas.readable(topic) == EARLY)  # type: ignore[misc]
+        wait_until(lambda topic=topic: replicas.readable(topic) == EARLY)
     with replicas.paused(2, 3):
         time.sleep(FETCH_S)
         for acks, topic in found.topics.items():
@@ -205,7 +205,7 @@ def test_a_keyed_record_waits_for_its_partition(replicas: Replicas) -> None:
     assert acknowledged(producer, 1)
     replicas.kill(1)
     replicas.await_leader(topic, -1)
-    wait_until(lambda: list(producer._batches._queue.partitions(topic).available) == [1, 2])  # type: ignore[attr-defined]
+    wait_until(lambda: list(producer._batches._queue.partitions(topic).available) == [1, 2])
     for partition, key in keys.items():
         send(producer, topic, [b"keyed-%d" % partition], key=key, partition=None)
     for number in range(20):

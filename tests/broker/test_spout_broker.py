@@ -59,7 +59,7 @@ def test_killed_and_started_again_repeats_only_what_it_had_not_made_known(real: 
     run_until(lambda: len(first.emitted) == 100, first)
     done = {n for n in range(100) if n % 7}
     first.ack(sorted(done))
-    commits, topic_id = first.spout.session.assignment.parts[real.tp()].commits, real.topic_id()
+    commits, topic_id = first.session.assignment.parts[real.tp()].commits, real.topic_id()
     run_until(lambda: len(decode(*commits.last, topic_id=topic_id).done) > 10, first)
     first.kill()
     second = real.member()
@@ -89,7 +89,7 @@ def test_late_words_after_a_hand_over_change_nothing(real: Scene) -> None:
     run_until(lambda: len(one.emitted) == 100, one)
     two = real.member(member=2, commit_period_ms=100)
     run_until(lambda: len(two.emitted) == 50, one, two)
-    run_until(lambda: one.figure("partitions") == 1 and one.spout.session.assignment.complete, one, two)
+    run_until(lambda: one.figure("partitions") == 1 and one.session.assignment.complete, one, two)
     [moved] = {partition for partition, _ in two.places}
     one.ack(range(50), moved)
     kept = 1 - moved

@@ -91,7 +91,7 @@ def test_where_reading_starts(
 def test_a_planned_restart_goes_on_behind_the_last_record(scene: Scene, guarantee: str) -> None:
     """Closed after all was answered and started again, a spout emits what is new, under each guarantee."""
     scene.fill(RECORDS)
-    settings = {"guarantee": guarantee, "topology__max__spout__pending": MANY}
+    settings: dict[str, Any] = {"guarantee": guarantee, "topology__max__spout__pending": MANY}
     first = scene.member(**settings)
     run_until(lambda: len(first.emitted) == RECORDS, first, answer=True)
     first.spout.close()
@@ -138,7 +138,7 @@ def test_topics_that_match_later_are_read_from_their_beginning(kafka_broker: Emb
             kafka__client__metadata_max_age_ms=300,
             kafka__client__heartbeat_interval_ms=200,
         )
-        run_until(lambda: member.spout.session.assignment.epochs.arrived, member)
+        run_until(lambda: member.session.assignment.epochs.arrived, member)
         for name in (f"{word}-1", f"{word}-2", dead):
             scene.cluster.ensure_topic(name, 2)
             scene.fill(3, 1, topic=name)

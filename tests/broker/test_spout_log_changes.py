@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from kafka.admin import ConfigResource, ConfigResourceType
@@ -17,9 +18,13 @@ pytestmark = [pytest.mark.broker, pytest.mark.slow]
 
 QUICK = UNHURRIED | {"log.cleaner.backoff.ms": "200"}
 LATER_MS = 600_000
-SLOW_RETRY = {"retry_delay_ms": LATER_MS, "retry_delay_ms_max": LATER_MS}
+SLOW_RETRY: dict[str, Any] = {"retry_delay_ms": LATER_MS, "retry_delay_ms_max": LATER_MS}
 """A failed record waits until the test sends the clock ahead."""
-SMALL_STEPS = {"poll_records_max": 10, "emits_per_next_max": 10, "kafka__client__max_partition_fetch_bytes": 1}
+SMALL_STEPS: dict[str, Any] = {
+    "poll_records_max": 10,
+    "emits_per_next_max": 10,
+    "kafka__client__max_partition_fetch_bytes": 1,
+}
 """With batches of ten: what is not emitted yet is, but for one batch, still at the broker."""
 
 
@@ -42,7 +47,7 @@ def lag(member: Member) -> float:
 # --- delete_records ---
 
 
-def half_way(scene: Scene, **settings: object) -> Member:
+def half_way(scene: Scene, **settings: Any) -> Member:
     """Return a spout that has acked 0 to 9, failed 10 to 14, has 15 to 39 out, and does not know the rest."""
     scene.fill(100, batch=10)
     member = scene.member(**SLOW_RETRY, **SMALL_STEPS, **settings)

@@ -125,8 +125,9 @@ def a_part(**changed: Any) -> Part:
     outcomes = [Outcome(Fault("kill", 1, 0.0, 0.0), 4_000, 100, True, 50, 3.0) for _ in range(20)]
     audit = {"exit_code": 0, "verdict": "exact", "partitions": []}
     gap = Gap(0, 12.0, 0.0, 12.0)
-    made = {"name": "x", "outcomes": outcomes, "records": 9, "again": 1_000, "lag": 0, "exit_codes": [143, 143]}
-    return Part(**({**made, "audit": audit, "gap": gap, "undisturbed": gap} | changed))
+    made: dict[str, Any] = {"name": "x", "outcomes": outcomes, "records": 9, "again": 1_000, "lag": 0}
+    made |= {"exit_codes": [143, 143], "audit": audit, "gap": gap, "undisturbed": gap}
+    return Part(**made | changed)
 
 
 def test_a_good_run_is_good() -> None:

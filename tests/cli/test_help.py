@@ -44,7 +44,7 @@ def test_each_exit_code_is_in_the_help(capsys: pytest.CaptureFixture[str]) -> No
 def parsers(parser: argparse.ArgumentParser) -> Iterator[argparse.ArgumentParser]:
     yield parser
     for action in parser._subparsers._group_actions if parser._subparsers else ():
-        for command in dict.fromkeys(action.choices.values()):  # type: ignore[union-attr]
+        for command in dict.fromkeys(action.choices.values()):
             yield from parsers(command)
 
 

@@ -52,7 +52,7 @@ class Words(Bolt):
         )
 
 
-SPOUT = {
+SPOUT: dict[str, Any] = {
     "topics": [TOPIC],
     "fields": ["origin", "value"],
     "group": GROUP,
@@ -62,7 +62,7 @@ SPOUT = {
     "emits_per_next_max": 3,
     "emit": "record",  # chunks have worlds of their own: a story says so
 }
-SINK = {
+SINK: dict[str, Any] = {
     "directory": "set by the test",
     "schema": {"word": "string", "length": "int64"},
     "flush_rows": 3,

@@ -361,7 +361,7 @@ def test_a_letter_without_the_whole_record_says_so_and_is_not_replayed(
     tp = TopicPartition("orders", 1)
     letters = DeadLetters(kafka, LETTERS)
     for note in (Unreadable(tp, 7, 8, "a record of 99 bytes", 99), Unreadable(tp, 10, 15, "its check sum is wrong")):
-        record = next(r for r in kafka.records("orders", 1))._replace(offset=note.offset)  # type: ignore[attr-defined]
+        record = next(r for r in kafka.records("orders", 1))._replace(offset=note.offset)
         letters.queue(
             record, attempts=1, first_failure_ms=1, last_failure_ms=1, failure=None, unreadable=note,
             topic_id=kafka.topic_id("orders"),

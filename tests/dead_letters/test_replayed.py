@@ -48,7 +48,7 @@ def test_a_copy_in_another_topic_is_a_record_of_its_own() -> None:
 def test_a_malformed_claim_is_ignored(name: str, value: bytes | None) -> None:
     """A header that is null, empty, no text, out of range or has blanks makes the claim void."""
     headers = [(n, value if n == PREFIX + name else v) for n, v in identity_headers(FIRST, "orders")]
-    assert claim(headers, "orders", ID, 0, 500) is None  # type: ignore[arg-type]
+    assert claim(headers, "orders", ID, 0, 500) is None
 
 
 @pytest.mark.parametrize(("name", "value"), [("partition", 2**31), ("offset", 10**18), ("offset", -1)])

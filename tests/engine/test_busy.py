@@ -61,7 +61,7 @@ def test_the_histogram_counts_every_tree() -> None:
     latencies, forest = Latencies(), PendingTrees()
     for took, count in ((0.001, 50_000), (1.0, 5_000)):
         for _ in range(count // 100):
-            latencies.add([Tree(forest, number, 0.0) for number in range(100)], lambda took=took: took)  # type: ignore[misc]
+            latencies.add([Tree(forest, number, 0.0) for number in range(100)], lambda took=took: took)
     assert sum(latencies.histogram.values()) == pytest.approx(55_000)
     assert quantile_ms(latencies.histogram, 0.5) == pytest.approx(1, rel=0.02)
     assert quantile_ms(latencies.histogram, 0.99) == pytest.approx(1_000, rel=0.02)

@@ -35,7 +35,7 @@ class Stock(streamparse.Bolt):
 BY_VALUE = Grouping.fields("value")
 
 
-def spout(emit: str = "chunk") -> Any:
+def spout(emit: Any = "chunk") -> Any:
     return KafkaSpout.spec(topics=["orders"], emit=emit, fields=["origin", "value"])
 
 
@@ -112,7 +112,7 @@ def on_two_streams() -> Any:
     """The reader by fields has a stream of its own."""
 
     class Two(Columns):
-        outputs: ClassVar = [Stream(["value"]), Stream(["value"], name="keyed")]
+        outputs: ClassVar[list[Any]] = [Stream(["value"]), Stream(["value"], name="keyed")]
 
     class Shop(Topology):
         orders = spout()

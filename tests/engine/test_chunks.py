@@ -64,7 +64,7 @@ class Chunks(Bolt):
 class Undecided(Chunks):
     """Has the method, and its settings say that it takes none."""
 
-    process_chunk = None  # type: ignore[assignment]
+    process_chunk = None
 
 
 def topology(*bolts: Any, grouping: Any = None, par: int = 1) -> Any:

@@ -142,7 +142,7 @@ def test_every_stop_drains(how):
 
 
 class Never(Holder):
-    def drain(self, unrelated):
+    def drain(self, unrelated):  # type: ignore[override]
         """A method of the user's own that happens to have this name."""
 
 

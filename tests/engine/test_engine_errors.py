@@ -1,6 +1,7 @@
 """Components that raise: failed tuples, restarts, the end of the run, and messages."""
 
 import logging
+from typing import Any
 
 import pytest
 from streamparse import BatchingBolt, Bolt, Spout, Topology
@@ -296,7 +297,7 @@ def test_a_run_that_fails_commits_what_was_acked():
                 raise SinkError("disk full")
 
     class Noting(Judge):
-        calls = ()
+        calls: tuple[str, ...] = ()
 
         def ack(self, tup_id):
             type(self).calls += (tup_id,)
@@ -421,7 +422,7 @@ def test_a_tuple_that_cannot_be_shown_is_failed_like_any_other(caplog):
                 raise ValueError("no")
             self.emit([tup.values.value])
 
-    rows = [["a"], [Detached()], ["b"]]
+    rows: list[Any] = [["a"], [Detached()], ["b"]]
     result = run_bolt(Reads, rows, fields=["value"], until=None, for_s=0.001)
     assert [values.value for values in result.emitted("bolt")] == ["a", "b"]
     assert result.run.failed >= 1

@@ -110,7 +110,7 @@ def test_an_exit_is_the_tuples_failure(bolt, restarts):
 def test_an_exit_with_a_batch_restarts_the_bolt(base):
     """exit_on_exception = True: the batch is lost with the old instance, which is replaced; the run goes on."""
 
-    class Once(base):
+    class Once(base):  # type: ignore[valid-type]
         ticks_between_batches = 0
         secs_between_batches = 1
         left: list = []  # noqa: RUF012

@@ -128,7 +128,7 @@ class Asker(Bolt):
 class OwnEmit(Asker):
     """Overrides emit, so it goes through pystorm's messages."""
 
-    def emit(self, tup, **kwargs):
+    def emit(self, tup, **kwargs):  # type: ignore[override]
         return super().emit([value.upper() for value in tup], **kwargs)
 
 

@@ -270,7 +270,7 @@ def test_a_spout_without_an_end_refuses_a_bounded_run():
 
 class Endless(Spout):
     outputs = ("word",)
-    calls = ()
+    calls: tuple[str, ...] = ()
 
     def next_tuple(self):
         self.emit(["a"], tup_id="1")

@@ -30,7 +30,7 @@ def test_counters_of_tasks_are_added_and_ages_are_those_of_the_oldest() -> None:
 )
 def test_a_tuple_with_a_place_in_kafka_is_called_by_it(fields: str, name: str) -> None:
     """Topic, partition and offset are a place; anything less is shown as it is."""
-    assert about(SimpleNamespace(values=namedtuple("T", fields)("orders", 3, 918))) == name
+    assert about(SimpleNamespace(values=namedtuple("T", fields)("orders", 3, 918))) == name  # type: ignore[call-arg]
 
 
 class Words(Spout):

@@ -6,6 +6,7 @@ import gc
 import traceback
 import weakref
 from collections.abc import Callable
+from functools import partial
 
 import pytest
 
@@ -30,7 +31,7 @@ def meanwhile() -> None:
     except RuntimeError:
         raise KeyError("a") from None
     finally:
-        {}["b"]
+        dict[str, int]()["b"]
 
 
 def hidden() -> None:
@@ -77,7 +78,7 @@ def unspeakable() -> None:
 
 
 def misspelt() -> None:
-    [].apend(1)  # type: ignore[attr-defined]
+    [].apend(1)
 
 
 def foreign() -> None:
@@ -88,7 +89,7 @@ def wordless() -> None:
     raise ValueError
 
 
-def thrown(raises: Callable[[], None]) -> BaseException:
+def thrown(raises: Callable[[], object]) -> BaseException:
     try:
         raises()
     except Exception as error:
@@ -111,7 +112,7 @@ def test_the_text_is_pythons_own(raises: Callable[[], None]) -> None:
 def test_one_way_through_the_code_with_two_messages() -> None:
     """What is remembered are the frames: each text ends in its own error's message."""
     made = Stacks()
-    texts = [made.text(thrown(lambda n=n: int(f"poison {n}"))) for n in range(2)]
+    texts = [made.text(thrown(partial(int, f"poison {n}"))) for n in range(2)]
     assert [text.splitlines()[-1].rpartition(": ")[2] for text in texts] == ["'poison 0'", "'poison 1'"]
 
 

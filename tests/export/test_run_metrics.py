@@ -78,7 +78,7 @@ def served_at(caplog: pytest.LogCaptureFixture) -> str:
     """Return where the run serves its metrics: at a free port, which its log names."""
 
     def told() -> str:
-        return next((str(record.args[0]) for record in caplog.records if "metrics are at" in record.msg), "")
+        return next((str(record.args[0]) for record in caplog.records if "metrics are at" in record.msg), "")  # type: ignore[index]
 
     return eventually(told, otherwise=lambda: caplog.text)
 

@@ -169,7 +169,7 @@ class CommitContract(Staged):
         read(consumer, 5)
         answers: list[Any] = []
         consumer.commit_async({tp: OffsetAndMetadata(4, "later", -1)}, answers.append)
-        poll_until(consumer, lambda _: answers)
+        poll_until(consumer, lambda _: bool(answers))
         for _ in range(3):
             consumer.poll(POLL_MS, 10)
         assert answers == [None]
@@ -180,7 +180,7 @@ class CommitContract(Staged):
         consumer = self.reader(tp, group=group)
         answers: list[Any] = []
         consumer.commit_async({tp: OffsetAndMetadata(2, "x" * 5000, -1)}, answers.append)
-        poll_until(consumer, lambda _: answers)
+        poll_until(consumer, lambda _: bool(answers))
         assert [type(answer) for answer in answers] == [errors.OffsetMetadataTooLargeError]
         assert consumer.committed([tp]) == {tp: None}
 
@@ -191,7 +191,7 @@ class CommitContract(Staged):
         self.stage.cluster.remove_members(group, ["one"])
         answers: list[Any] = []
         consumer.commit_async({tp: OffsetAndMetadata(4, "", -1)}, answers.append)
-        poll_until(consumer, lambda _: answers)
+        poll_until(consumer, lambda _: bool(answers))
         assert [type(answer) for answer in answers] == [errors.CommitFailedError]
         assert consumer.committed([tp]) == {tp: None}
 

@@ -100,7 +100,7 @@ def test_columns_are_what_the_client_decodes(log: Log, seed: int, committed: boo
     numbers = random.Random(seed)
     start = numbers.choice([0, numbers.randint(max(log.end - 60, 0), log.end)])
     data = log.answer(start, cut if cut < 60 else 0)
-    options = {"aborted": log.aborted, "committed": committed}
+    options: dict[str, Any] = {"aborted": log.aborted, "committed": committed}
     whole = fetch(data, start, columns=False, **options)
     assert fetch(data, start, columns=True, **options) == whole
     stops: list[tuple[int, int]] = []

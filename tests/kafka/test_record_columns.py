@@ -85,7 +85,7 @@ def test_columns_of_columns_are_themselves() -> None:
 
 def test_timestamps_wrap_as_in_java() -> None:
     """A timestamp of more than 64 bits, and one that there is not, have a number nevertheless."""
-    records = [ColumnRecord("t", 0, at, time, None, None, []) for at, time in enumerate([(1 << 63) + 5, None])]  # type: ignore[arg-type]
+    records = [ColumnRecord("t", 0, at, time, None, None, []) for at, time in enumerate([(1 << 63) + 5, None])]
     assert RecordColumns.of(records).timestamps.tolist() == [-(1 << 63) + 5, -1]
 
 
@@ -101,7 +101,7 @@ def test_headers_survive_the_wire(headers: list[tuple[str, bytes | None]]) -> No
 def test_headers_as_a_column(rows: list[list[tuple[str, bytes | None]]], first: int, more: int) -> None:
     """The column of headers has what the records have, of slices too, and however many headers a record has."""
     rows = [*rows, [("many", b"%d" % number) for number in range(more)]]
-    records = [ColumnRecord("t", 0, at, 0, None, None, row) for at, row in enumerate(rows)]  # type: ignore[arg-type]
+    records = [ColumnRecord("t", 0, at, 0, None, None, row) for at, row in enumerate(rows)]
     column = RecordColumns.of(records)[first:].headers()
     column.validate(full=True)
     found = [[(pair["key"], pair["value"]) for pair in row] for row in column.to_pylist()]

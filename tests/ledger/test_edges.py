@@ -26,7 +26,7 @@ from downspout.ledger import (
 
 
 def out(count: int, **given: object) -> PartitionLedger:
-    ledger = PartitionLedger(0, **given)  # type: ignore[arg-type]
+    ledger = PartitionLedger(0, **given)
     for offset in range(count):
         assert ledger.emit(offset, now=0)
     return ledger
@@ -376,7 +376,7 @@ def test_an_origin_is_read_from_a_list() -> None:
 def test_what_is_no_origin_is_refused(foreign: object) -> None:
     """The error shows it and names the parts that it should have."""
     with pytest.raises(ValueError, match=r"is not an origin \(topic, topic_id, partition, offset, path\)$") as caught:
-        Origin.of(foreign)  # type: ignore[arg-type]
+        Origin.of(foreign)
     assert str(caught.value).startswith(repr(foreign))
 
 

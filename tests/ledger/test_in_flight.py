@@ -108,11 +108,11 @@ def test_a_range_that_times_out_stays_whole() -> None:
         assert trouble is not None
         assert (trouble.timeouts, trouble.most) == (1, 8)
         ledger.emit_part(0, 0, 8, 8, now=0)
-        assert ledger.retry_state(0).timeouts == 1, count  # type: ignore[union-attr]
+        assert ledger.retry_state(0).timeouts == 1, count
     ledger.timeout(0, now=0)
     ledger.split(0)
     ledger.emit_part(0, 0, 4, 4, now=0)
-    assert [ledger.retry_state(offset).timeouts for offset in (0, 4)] == [1, 1]  # type: ignore[union-attr]
+    assert [ledger.retry_state(offset).timeouts for offset in (0, 4)] == [1, 1]
 
 
 @given(st.integers(1, 300), st.sets(st.integers(0, 299), max_size=6))

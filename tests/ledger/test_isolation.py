@@ -160,8 +160,8 @@ class Model:
         failures = dict(told).get(following, 0)
         if failures > self.ceiling:
             assert following not in life.out
-            letters, acked = life.letters | {following}, life.acked | {following}
-            yield f"letter {following}", life._replace(letters=letters, acked=acked, done=life.done | {following})
+            letters, further = life.letters | {following}, life.acked | {following}
+            yield f"letter {following}", life._replace(letters=letters, acked=further, done=life.done | {following})
         elif not life.isolation.single:
             yield f"emit {following}", life._replace(out=life.out | {following})
         elif not life.out:

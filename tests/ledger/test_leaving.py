@@ -41,11 +41,11 @@ class LeavingRangesMachine(RangeMachine):
         assert first >= limit or self.parts[first][0] > limit
 
 
-class TestLeaving(LeavingMachine.TestCase):  # type: ignore[misc]
+class TestLeaving(LeavingMachine.TestCase):  # type: ignore[valid-type]
     settings = settings(LedgerMachine.TestCase.settings, max_examples=40)
 
 
-class TestLeavingRanges(LeavingRangesMachine.TestCase):  # type: ignore[misc]
+class TestLeavingRanges(LeavingRangesMachine.TestCase):  # type: ignore[valid-type]
     settings = settings(RangeMachine.TestCase.settings, max_examples=40)
 
 

@@ -473,5 +473,5 @@ LedgerMachine.TestCase.settings = settings(
 )
 
 
-class TestLedger(LedgerMachine.TestCase):  # type: ignore[misc]
+class TestLedger(LedgerMachine.TestCase):  # type: ignore[valid-type]
     pass

@@ -49,14 +49,14 @@ def test_many_come_to_what_one_by_one_comes_to(steps: list[tuple[str, object]], 
     for kind, given_ in steps:
         if kind == "read":
             offsets, at = [], one.next
-            for step in given_:  # type: ignore[attr-defined]
+            for step in given_:
                 offsets.append(at + step - 1)
                 at += step
             read(one, offsets, together=False)
             read(many, offsets, together=True)
         elif kind == "ack":
-            start, size = given_  # type: ignore[misc]
+            start, size = given_
             assert many.ack_many(start, start + size) == sum(map(one.ack, range(start, start + size)))
         else:
-            assert (one.fail(given_, 0) is None) == (many.fail(given_, 0) is None)  # type: ignore[arg-type]
+            assert (one.fail(given_, 0) is None) == (many.fail(given_, 0) is None)
         assert state(one) == state(many)

@@ -82,7 +82,7 @@ class RangeMachine(RuleBasedStateMachine):
             return
         retry = self.ledger.earliest_ready_retry(self.now)
         waiting = [start for start in self.parts if self.state[start] == "failed"]
-        ready = [start for start in waiting if self.ledger.retry_state(start).ready_at <= self.now]  # type: ignore[union-attr]
+        ready = [start for start in waiting if self.ledger.retry_state(start).ready_at <= self.now]
         assert retry == min(ready, default=None)
         self.position = self.position if retry is None else retry
         records = sorted(offset for offset in self.log if offset >= self.position)[:most]
@@ -346,5 +346,5 @@ def test_the_machine_finds_an_error_that_is_planted(error: str, monkeypatch: pyt
         run_state_machine_as_test(RangeMachine, settings=quick)
 
 
-class TestRanges(RangeMachine.TestCase):  # type: ignore[misc]
+class TestRanges(RangeMachine.TestCase):  # type: ignore[valid-type]
     pass

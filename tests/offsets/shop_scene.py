@@ -21,8 +21,8 @@ def make(cluster: Cluster, now_ms: int) -> None:
     producer.close()
     consumer = cluster.consumer(group=GROUP)
     facts = {"topology_id": "shop-1", "topic_id": consumer.topic_id(TOPIC)}
-    behind = encode(100, task=4, done=[(103, 110), (112, 113)], failures=[(100, 2)], **facts)  # type: ignore[arg-type]
-    at_end = encode(80, task=5, **facts)  # type: ignore[arg-type]
+    behind = encode(100, task=4, done=[(103, 110), (112, 113)], failures=[(100, 2)], **facts)
+    at_end = encode(80, task=5, **facts)
     consumer.assign([TopicPartition(TOPIC, number) for number in range(len(RECORDS))])
     consumer.commit(
         {

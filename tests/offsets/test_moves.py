@@ -38,7 +38,7 @@ def test_a_move_counts_what_is_read_again_and_what_is_skipped(
     move = commit_for(standing, target, "shop-1", keep=keep)
 
     def offsets(ranges: object) -> set[int]:
-        return {offset for start, end in ranges for offset in range(start, end)}  # type: ignore[attr-defined]
+        return {offset for start, end in ranges for offset in range(start, end)}
 
     done_before = set(range(begin, first)) | offsets(done)
     done_after = set(range(begin, move.to)) | offsets(move.done_after)

@@ -51,7 +51,7 @@ def test_shifts_add_up(begin: int, length: int, current: int, one: int, two: int
 def test_the_kinds_go_by_what_they_say(begin: int, length: int, current: int | None, value: int) -> None:
     """The ends are the log's, an offset is itself, current is the commit, and only a shift needs one."""
     log = {"begin": begin, "end": begin + length, "current": current, "at_time": None}
-    found = {kind: reckon(Place(kind, value), **log) for kind in TargetKind}  # type: ignore[arg-type]
+    found = {kind: reckon(Place(kind, value), **log) for kind in TargetKind}
     assert (found[TargetKind.EARLIEST], found[TargetKind.LATEST], found[TargetKind.OFFSET]) == (
         begin,
         begin + length,

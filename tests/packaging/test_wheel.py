@@ -114,7 +114,7 @@ def test_a_stock_quickstart_project_reads_kafka(
     """A topology of a stock streamparse project reads Kafka through downspout.spouts.kafka.KafkaSpout to the end."""
     from downspout.kafka import cluster_for
 
-    bootstrap: str = kafka_broker.bootstrap  # type: ignore[attr-defined]
+    bootstrap: str = kafka_broker.bootstrap
     cluster = cluster_for(bootstrap)
     cluster.ensure_topic(topic_name, 2)
     producer = cluster.producer()

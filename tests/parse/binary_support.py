@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -47,7 +48,7 @@ def no_record_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(RegistryParser, "read", lambda self, value: pytest.fail(f"{value!r} was read by itself"))
 
 
-def broken(draw: st.DrawFn, values: list[bytes]) -> list[bytes]:
+def broken(draw: Any, values: list[bytes]) -> list[bytes]:
     """Return values of which some are cut, longer, or have a byte changed."""
     for place in draw(st.sets(st.integers(0, len(values) - 1), max_size=3)):
         value = bytearray(values[place])

@@ -93,7 +93,7 @@ def _name(kind: Any) -> str:
 def test_columns_hold_what_each_record_holds(made: Any, data: st.DataObject) -> None:
     """Rows, columns and reasons are the same at once as one by one, of whole records and of broken ones."""
     schema, paths, columns, values = made
-    documents = Documents(OneSchema(Schema("AVRO", json.dumps(schema))))  # type: ignore[arg-type]
+    documents = Documents(OneSchema(Schema("AVRO", json.dumps(schema))))
     hold_same(documents, paths, columns, broken(data.draw, values))
 
 
@@ -122,7 +122,7 @@ def test_every_type_goes_the_fast_way(monkeypatch: pytest.MonkeyPatch) -> None:
         fastavro.schemaless_writer(out, compiled, row)
         values.append(framed(1, out.getvalue()))
     no_record_alone(monkeypatch)
-    documents = Documents(OneSchema(Schema("AVRO", json.dumps(schema))))  # type: ignore[arg-type]
+    documents = Documents(OneSchema(Schema("AVRO", json.dumps(schema))))
     found = parsed(documents, list(kinds), columns, values, at_once=True)
     assert found.batch.to_pylist()[0] == {**document, "l": str(document["l"])}
     assert found.batch.to_pylist()[1] == dict.fromkeys(kinds)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -54,9 +54,9 @@ def kafka() -> Iterator[FakeKafka]:
         yield made
 
 
-def topology(mode: str, aside: bool, directory: Path) -> Any:
+def topology(mode: Any, aside: bool, directory: Path) -> Any:
     """Return JSON into Parquet; ``aside``: a DeadLetterBolt reads the rejects."""
-    given = {"fields": ["origin", "value"], "value_format": "bytes", "retries_max": 1}
+    given: dict[str, Any] = {"fields": ["origin", "value"], "value_format": "bytes", "retries_max": 1}
 
     class Orders(Topology):
         config = {"kafka.group": mode}  # noqa: RUF012 - streamparse wants a plain class attribute
@@ -91,9 +91,7 @@ def outcome(kafka: FakeKafka, mode: str, aside: bool, directory: Path, config: d
     return Found(rows, letters, commits, error)
 
 
-def both(
-    kafka: FakeKafka, aside: bool, root: Path, before: Callable[[], object] = lambda: None, **config: Any
-) -> tuple[Found, Found]:
+def both(kafka: FakeKafka, aside: bool, root: Path, before: Any = lambda: None, **config: Any) -> tuple[Found, Found]:
     found = []
     for mode in ("record", "chunk"):
         before()

@@ -70,7 +70,7 @@ def in_columns(parser: JsonParser, values: Any) -> Outcome:
     return rows, [(reject.row, reject.reason) for reject in found.rejected], found.filtered
 
 
-def same(parser: JsonParser, names: Sequence[str], values: Sequence[Any], kind: pa.DataType | None = None) -> Outcome:
+def same(parser: Any, names: Sequence[str], values: Sequence[Any], kind: pa.DataType | None = None) -> Outcome:
     """Assert that both ways agree, to the bit, and return the outcome."""
     together = in_columns(parser, pa.array(values, kind or pa.binary()))
     alone = one_by_one(parser, names, values)

@@ -75,7 +75,7 @@ def message_class(text: str = TEXT) -> Any:
 @lru_cache
 def documents(text: str = TEXT) -> Documents:
     """Return what decodes the message, the first of its schema."""
-    return Documents(OneSchema(Schema("PROTOBUF", text)))  # type: ignore[arg-type]
+    return Documents(OneSchema(Schema("PROTOBUF", text)))
 
 
 def written(document: dict[str, Any], text: str = TEXT) -> bytes:
@@ -86,11 +86,11 @@ def written(document: dict[str, Any], text: str = TEXT) -> bytes:
 def values(draw: st.DrawFn) -> list[bytes]:
     """Return messages: whole ones, such with fields twice or in another order, and broken ones."""
     found = []
-    for document in draw(st.lists(st.fixed_dictionaries({}, optional=FIELDS), min_size=1, max_size=6)):  # type: ignore[arg-type]
+    for document in draw(st.lists(st.fixed_dictionaries({}, optional=FIELDS), min_size=1, max_size=6)):
         content = written(document)
         match draw(st.sampled_from(["", "", "", "twice", "unknown", "many"])):
             case "twice":
-                content += written(draw(st.fixed_dictionaries({}, optional=FIELDS)))  # type: ignore[arg-type]
+                content += written(draw(st.fixed_dictionaries({}, optional=FIELDS)))
             case "unknown":
                 content += b"\xf8\x7f\x01"
             case "many":
@@ -117,7 +117,7 @@ def test_columns_hold_what_messages_of_the_older_syntax_hold(data: st.DataObject
         "id": _INT32, "s": st.text(max_size=3), "light": st.sampled_from([1, 3]), "by": st.binary(max_size=3),
         "old": st.fixed_dictionaries({"x": _INT32}),
     }  # fmt: skip
-    made = data.draw(st.lists(st.fixed_dictionaries({}, optional=fields), min_size=1, max_size=5))  # type: ignore[arg-type]
+    made = data.draw(st.lists(st.fixed_dictionaries({}, optional=fields), min_size=1, max_size=5))
     values = broken(data.draw, [framed(1, b"\0" + written(document, OLD)) for document in made])
     wanted = data.draw(st.sets(st.sampled_from(["id", "s", "light", "by", "old.x"]), min_size=1))
     kinds = {"id": "int32", "old.x": "int32", "by": "binary"}

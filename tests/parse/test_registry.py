@@ -50,7 +50,7 @@ def test_a_chunk_gives_what_its_records_give(delays: list[int | None], data: st.
         registry.register("flights-value", FLIGHT_TEXT)
         values: list[bytes | str | None] = list(flights(1, delays))
         for place in data.draw(st.sets(st.integers(0, len(values) - 1), max_size=3)):
-            values[place] = data.draw(st.sampled_from([None, b"", b"\0", b"{}", framed(9, b""), values[place][:-1]]))  # type: ignore[index]
+            values[place] = data.draw(st.sampled_from([None, b"", b"\0", b"{}", framed(9, b""), values[place][:-1]]))
         bolt = RegistryParseBolt.spec(fields=list(TYPES), types=TYPES, registry=registry.url)
         tuples = [{"origin": Origin("orders", "id", 2, place), "value": value} for place, value in enumerate(values)]
         records = run_bolt(bolt, tuples)
@@ -64,7 +64,7 @@ def test_a_chunk_gives_what_its_records_give(delays: list[int | None], data: st.
 
 def test_a_schema_is_asked_for_once(registry: SchemaRegistry) -> None:
     """Values of one schema cost one request, and a new version of it one more."""
-    later = {**FLIGHT, "fields": [*FLIGHT["fields"], {"name": "gate", "type": "string"}]}  # type: ignore[misc]
+    later = {**FLIGHT, "fields": [*FLIGHT["fields"], {"name": "gate", "type": "string"}]}
     assert registry.register("flights-value", json.dumps(later)) == 2
     read = documents(registry).read
     for value in [*flights(1, range(20)), avro(2, {"carrier": "AA", "delay": 1, "gate": "B2"}, later)] * 2:

@@ -54,7 +54,7 @@ class PandasWords(Words):
 class PolarsWords(Words):
     frame = "polars"
 
-    def process_table(self, words: pl.DataFrame) -> Any:
+    def process_table(self, words: Any) -> Any:
         letters = pl.col("value").str.len_chars().cast(pl.Int8).alias("letters")
         return words.lazy().with_columns(letters).filter(pl.col("letters") < 4).sort("letters", descending=True)
 
@@ -95,7 +95,7 @@ class Letters(TableBolt):
     outputs: ClassVar[list[str]] = ["origin", "value"]
     frame = "polars"
 
-    def process_table(self, words: pl.DataFrame) -> Any:
+    def process_table(self, words: Any) -> Any:
         letters = words.with_columns(pl.col("value").str.extract_all("[^ ]"))
         return letters.filter(pl.col("value").list.len() > 0).explode("value")
 
@@ -187,7 +187,7 @@ class Mixed(TableBolt):
     frame = "pandas"
 
     def process_table(self, words: pd.DataFrame) -> Any:
-        words["value"] = [{"odd": 1} if word == "?" else str(word) for word in words["value"]]
+        words["value"] = [{"odd": 1} if word == "?" else str(word) for word in words["value"]]  # type: ignore[assignment]
         return words
 
 
@@ -268,7 +268,7 @@ def test_rejected_rows_leave_a_polars_frame_of_any_type(shape: str) -> None:
     class PolarsPicky(Picky):
         frame = "polars"
 
-        def process_table(self, words: pl.DataFrame) -> Any:
+        def process_table(self, words: Any) -> Any:
             self.reject_rows(words.filter(pl.col("value") == "?"), "a question")
             return words.filter(pl.col("value") != "!").with_columns(SHAPES[shape], unread=pl.col("value"))
 
@@ -286,7 +286,7 @@ def test_rejected_rows_leave_a_table_that_the_function_took_from_polars() -> Non
     class Handed(Picky):
         frame = "polars"
 
-        def process_table(self, words: pl.DataFrame) -> Any:
+        def process_table(self, words: Any) -> Any:
             self.reject_rows(words.filter(pl.col("value") == "?"), "a question")
             return words.to_arrow(compat_level=pl.CompatLevel.newest())
 

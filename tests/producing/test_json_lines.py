@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from downspout.cli.kafka_consume import FORMATS
 from downspout.producing.lines import json_text, line_of, record_of, visible
 
-R = namedtuple("R", "topic partition offset timestamp key value headers")
+made = namedtuple("made", "topic partition offset timestamp key value headers")
+R: Any = made
 
 texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
 values = st.none() | st.binary(max_size=40) | texts.map(str.encode) | st.just(b"")

@@ -159,11 +159,11 @@ def test_a_description_of_no_topic_is_refused(bare_kafka: Kafka, given: dict[str
 ODD: dict[str, Any] = {
     "number": (b"k", 7),
     "text": ("k", b"v"),
-    "float time": Outgoing(b"k", b"v", (), 1.5),  # type: ignore[arg-type]
+    "float time": Outgoing(b"k", b"v", (), 1.5),
     "huge time": Outgoing(b"k", b"v", (), 1 << 70),
-    "headers": Outgoing(b"k", b"v", 7),  # type: ignore[arg-type]
-    "partition": Outgoing(b"k", b"v", (), None, "1"),  # type: ignore[arg-type]
-    "topic": Outgoing(b"k", b"v", (), None, None, 7),  # type: ignore[arg-type]
+    "headers": Outgoing(b"k", b"v", 7),
+    "partition": Outgoing(b"k", b"v", (), None, "1"),
+    "topic": Outgoing(b"k", b"v", (), None, None, 7),
     "nothing": None,
 }
 
@@ -228,7 +228,7 @@ def run(kafka: Kafka, fields: list[str], rows: list[Any], /, *, for_s: float = 3
         rows = Rows.spec()
         bolt = KafkaBolt.spec(inputs=[rows], **settings)
 
-    given = {"spouts": {"rows": rows}, "config": settings_of(kafka), "clock": kafka.clock}
+    given: dict[str, Any] = {"spouts": {"rows": rows}, "config": settings_of(kafka), "clock": kafka.clock}
     return run_topology(Flow, until=None, for_s=for_s, **given)
 
 
@@ -288,7 +288,7 @@ class Upper(streamparse.Bolt):
 
 
 @pytest.mark.parametrize("emit", ["record", "chunk"])
-def test_from_kafka_to_kafka(kafka: Kafka, emit: str) -> None:
+def test_from_kafka_to_kafka(kafka: Kafka, emit: Any) -> None:
     """A stock bolt between the spout and this one; with chunks too; the spout commits what is written."""
     kafka.create_topic("in", 2)
     for number in range(200):
@@ -306,7 +306,7 @@ def test_from_kafka_to_kafka(kafka: Kafka, emit: str) -> None:
 
 
 @pytest.mark.parametrize("emit", ["record", "chunk"])
-def test_a_record_that_is_refused_becomes_a_dead_letter(kafka: Kafka, emit: str) -> None:
+def test_a_record_that_is_refused_becomes_a_dead_letter(kafka: Kafka, emit: Any) -> None:
     """Its spout gives it up after its retries; all others are written, and all is committed."""
     kafka.create_topic("in", 2, {"max.message.bytes": "8000"})
     kafka.create_topic("small", 1, {"max.message.bytes": "2000"})

@@ -168,7 +168,7 @@ def transactional(fake: FakeKafka, **conf: Any) -> tuple[KafkaBolt, list[str], l
         ids.append(transactional_id)
         return make(transactional_id, **more)
 
-    fake.transactional_producer = counted  # type: ignore[method-assign]
+    fake.transactional_producer = counted
     bolt = KafkaBolt(input_stream=io.BytesIO(), output_stream=io.BytesIO(), rdb_signal=None)
     bolt.clock, bolt.component_name, bolt.logger = fake.clock, "out", logging.getLogger("tests.producing")
     bolt.ack = lambda tup: answers.append(("ack", tup))
@@ -235,7 +235,7 @@ def test_an_open_transaction_that_cannot_be_aborted_at_the_end_is_named(
     bolt, _, _ = transactional(fake)
     message(bolt, "open", "s")
     message(bolt, "start", "s")
-    transaction = bolt._sending.by_spout["lines.0"]  # type: ignore[union-attr]
+    transaction = bolt._sending.by_spout["lines.0"]
     transaction._producer.begin()
     transaction._is_begun = True
     fake.faults.fail_next("abort_transaction", errors.TransactionalIdAuthorizationFailedError())

@@ -67,7 +67,7 @@ def test_metrics_are_served_beside_it(how: str, caplog: pytest.LogCaptureFixture
     over = threading.Event()
     found: dict[str, str] = {}
 
-    class Waits(Count.numbers.component_cls):  # type: ignore[misc,name-defined]
+    class Waits(Count.numbers.component_cls):
         def exhausted(self) -> bool:
             return over.is_set() and not self.left
 

@@ -61,7 +61,7 @@ def diamond(meet, *, spouts=("in", "in")):
     both = (Input("left", "default"), Input("right", "default"))
     if meet:
         parts["meet"] = Component("meet", streamparse.Bolt, streams=streams, inputs=both)
-        both = (Input("meet", "default"),)
+        both = (Input("meet", "default"),)  # type: ignore[assignment]
     parts["out"] = replace(made.components["out"], inputs=both)
     return Graph("g", parts, {})
 

@@ -52,7 +52,7 @@ def test_a_line_is_shown_where_something_is_new() -> None:
     out = io.StringIO()
     view = LinesView(out, every_s=5.0)
     for at_s in range(0, 60, 5):
-        view.look(at_s, lambda at_s=at_s: figures(at_s, min(at_s, 10) * 100, lag=0.0))  # type: ignore[misc]
+        view.look(at_s, lambda at_s=at_s: figures(at_s, min(at_s, 10) * 100, lag=0.0))
     lines = out.getvalue().splitlines()
     assert [line.split()[0] for line in lines] == ["5", "10"]
     view.look(60.0, lambda: figures(60.0, 1_000, lag=3.0))

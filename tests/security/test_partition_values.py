@@ -60,7 +60,7 @@ def read(directory: Path) -> dict[int, str | None]:
     files = [str(file) for file in directory.rglob("*.parquet") if _is_data(file, directory)]
     if not files:
         return {}
-    schema = pa.schema([("n", pa.int64()), ("c", pa.string())])
+    schema = pa.schema([("n", pa.int64()), ("c", pa.string())])  # type: ignore[arg-type]
     folders = ds.partitioning(pa.schema([("c", pa.string())]), flavor="hive")
     found = ds.dataset(files, schema=schema, partitioning=folders, partition_base_dir=str(directory)).to_table()
     return dict(zip(found["n"].to_pylist(), found["c"].to_pylist(), strict=True))

@@ -22,7 +22,7 @@ def test_no_record_speaks_to_the_terminal(
     names = ("topic", "kind", "component", "exception.class", "exception.message", "exception.stacktrace")
     own = [(PREFIX + name, told) for name in names]
     own += [(PREFIX + name, b"1") for name in ("partition", "offset", "attempts")]
-    record = PlainRecord("t", 0, 7, 0, key, value, [*headers, *own])  # type: ignore[list-item]
+    record = PlainRecord("t", 0, 7, 0, key, value, [*headers, *own])
     letter = parse_dead_letter(record)
     line, shown = render(record), render_dead_letter(letter, 1000) + render_groups(group_dead_letters([letter]))
     assert line.replace("\t", " ").isprintable()

@@ -59,7 +59,14 @@ def _started(folder: Path) -> tuple[subprocess.Popen[bytes], str] | None:
         "jclouds.identity": "test", "jclouds.credential": "test",
     }  # fmt: skip
     settings.write_text("".join(f"{name}={value}\n" for name, value in lines.items()), encoding="utf-8")
-    command = [find_java(), "-Xmx512m", "-jar", str(jars.resolve("s3proxy")[0]), "--properties", str(settings)]
+    command: list[Any] = [
+        find_java(),
+        "-Xmx512m",
+        "-jar",
+        str(jars.resolve("s3proxy")[0]),
+        "--properties",
+        str(settings),
+    ]
     with said.open("wb") as log:
         process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT)
 

@@ -57,8 +57,8 @@ def sink(
     directory: Path,
     *,
     fields: list[str],
-    inputs: Sequence[tuple[str, str]] = (("parse", "default"),),
-    clock: VirtualClock | None = None,
+    inputs: Any = (("parse", "default"),),
+    clock: Any = None,
     **conf: Any,
 ) -> Any:
     """Return a sink as an engine would build it, with acks and fails collected."""

@@ -42,7 +42,12 @@ def errors_of_check(made: Graph, given: Mapping[str, Any]) -> list[str]:
 @pytest.mark.parametrize(("idle_s", "warned"), [(10.0, True), (60.0, False)])
 def test_a_partition_is_not_left_out_between_two_flushes(tmp_path: Path, idle_s: float, warned: bool) -> None:
     """Where windows wait for partitions that are shorter idle than flushes are apart, the check warns."""
-    settings = {"schema": ["n:timestamp"], "keys": ["window(n, 1 hour)"], "aggregates": ["count"], "idle_s": idle_s}
+    settings: dict[str, Any] = {
+        "schema": ["n:timestamp"],
+        "keys": ["window(n, 1 hour)"],
+        "aggregates": ["count"],
+        "idle_s": idle_s,
+    }
     made = graph(tmp_path / "new", cls=AggregateBolt, **settings)
     found = check.findings(made, check.resolve(made, {}, environ={}))
     assert any("parquet.idle_s of at least 32" in str(each.cure) for each in found) == warned

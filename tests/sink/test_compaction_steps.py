@@ -36,7 +36,7 @@ def steps_of_a_compaction(directory: Path) -> int:
 
 
 def at(stop: int, act: Callable[[], object]) -> SteppedDisk:
-    return SteppedDisk(lambda step: act() if step == stop else None)
+    return SteppedDisk(lambda step: step == stop and act())
 
 
 def stop() -> None:

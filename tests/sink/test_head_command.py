@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -24,7 +25,7 @@ def directory(tmp_path: Path) -> Path:
     return tmp_path / "out"
 
 
-def rows(capsys: pytest.CaptureFixture[str], *words: str) -> list[dict[str, object]]:
+def rows(capsys: pytest.CaptureFixture[str], *words: str) -> list[dict[str, Any]]:
     """Return what the command prints as JSON."""
     assert main(["head", *words, "--json"]) == 0
     return [json.loads(line) for line in capsys.readouterr().out.splitlines()]

@@ -26,7 +26,7 @@ def test_only_new_rows_are_wanted_and_each_once(rows: list[Any], covered: list[A
     for topic, topic_id, partition, offset, path in covered:
         coverage.add(Stream(topic, topic_id, partition, path), [offset])
     seen = set(covered)
-    expected = [row not in seen and not seen.add(row) for row in rows]  # type: ignore[func-returns-value]
+    expected = [row not in seen and not seen.add(row) for row in rows]
     assert Identities.of(rows).not_in(coverage).tolist() == expected
 
 
@@ -69,8 +69,8 @@ BAD: list[Any] = [
     ["t", "", 0, 2**63, ""], ["t", "", 0, 2**63 - 1, ""], ["t", "", -1, 1, ""], ["t", "", 2**31, 1, ""],
     [5, "", 0, 1, ""], ["t", None, 0, 1, ""], ["t", "", 0, 1, None], ["t", "", 0, 1, "\ud800"],
     [["t"], "", 0, 1, ""], {"topic": "t"},
-    Origin("t", "", 0, 1.5, ""),  # type: ignore[arg-type]
-    Origin("t", "", "0", 1, ""),  # type: ignore[arg-type]
+    Origin("t", "", 0, 1.5, ""),
+    Origin("t", "", "0", 1, ""),
 ]  # fmt: skip
 
 

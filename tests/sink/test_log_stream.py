@@ -43,7 +43,7 @@ def kept(position: Position) -> Position:
     return Position.from_json(json.loads(json.dumps(position.to_json())))
 
 
-def drained(directory: Path, start: Position, **limits: int) -> tuple[list[int], Position]:
+def drained(directory: Path, start: Position, **limits: Any) -> tuple[list[int], Position]:
     """Read to the end, by batches, each by a follower of its own, as after a restart."""
     found: list[int] = []
     while (end := Follower(directory, **limits).latest(start)) != start:

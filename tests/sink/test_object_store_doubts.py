@@ -130,7 +130,7 @@ def test_a_compaction_that_is_interrupted_in_doubt_deletes_nothing_that_a_late_e
             disk.interrupted = True
             raise KeyboardInterrupt
 
-    disk.interrupted = False  # type: ignore[attr-defined]
+    disk.interrupted = False
     disk.before = interrupt
     with pytest.raises(KeyboardInterrupt):
         Compactor(TOP, disk=disk, say=lambda line: None).run()

@@ -6,7 +6,6 @@ import errno
 import io
 import json
 from collections import Counter
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -29,9 +28,9 @@ def make(
     cls: Any,
     directory: Path,
     *,
-    fields: list[str] = FIELDS,
-    inputs: Sequence[str] = ("parse",),
-    disk: Disk | None = None,
+    fields: Any = FIELDS,
+    inputs: Any = ("parse",),
+    disk: Any = None,
     **conf: Any,
 ) -> Any:
     """Return a sink as an engine would build it, with acks and fails collected."""

@@ -339,7 +339,7 @@ def test_a_table_goes_everywhere(tmp_path: Path) -> None:
     made = read_table(tmp_path)
     assert made.to_pandas()["word"].isna().sum() == 1
     assert duckdb.sql("SELECT n FROM made WHERE word IS NULL").fetchall() == [(1,)]
-    assert pl.from_arrow(made).sort("n").rows() == [(0, "a"), (1, None)]
+    assert pl.from_arrow(made).sort("n").rows() == [(0, "a"), (1, None)]  # type: ignore[arg-type]
 
 
 def test_no_rows_have_columns_too(tmp_path: Path) -> None:

@@ -106,7 +106,7 @@ def flushed(directory: Path, key: str, frame: pd.DataFrame, *, flushes: int, rep
         again = parts[number - 1][: len(part) // 2] if replays and number else part[:0]
         for row in map(int, (*part, *again)):
             at, route, delay = frame["at"].iat[row], frame["route"].iat[row], frame["delay"].iat[row]
-            bolt.process(_tuple(row, (route, at.to_pydatetime(), None if pd.isna(delay) else int(delay))))
+            bolt.process(_tuple(row, (route, at.to_pydatetime(), None if pd.isna(delay) else int(delay))))  # type: ignore[arg-type]
         bolt.drain()
     assert not bolt.failed
     return read_table(directory)

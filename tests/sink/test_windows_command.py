@@ -21,7 +21,7 @@ def directory(tmp_path: Path) -> Path:
     bolt = task(tmp_path / "hours", clock)
     warm_up(bolt, clock)
     flush(bolt, clock, (0, 20, "a", START - 9 * HOUR), (0, 21, "b", START - 9 * HOUR), (0, 22, "a", START))
-    give(bolt, (0, 23, "a", None))  # type: ignore[arg-type]
+    give(bolt, (0, 23, "a", None))
     bolt.drain()
     return tmp_path / "hours"
 

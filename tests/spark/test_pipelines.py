@@ -118,7 +118,7 @@ def test_the_schema_is_what_spark_reads(spark: SparkSession, tmp_path: Path) -> 
 
 def test_the_schema_of_partial_aggregates(spark: SparkSession, tmp_path: Path) -> None:
     """What an AggregateBolt writes has the keys and the aggregates as columns, from the log and from the topology."""
-    settings = {"schema": {"word": "string", "n": "int8", "x": "decimal(9,2)"}, "keys": ["word", "n"]}
+    settings: dict[str, Any] = {"schema": {"word": "string", "n": "int8", "x": "decimal(9,2)"}, "keys": ["word", "n"]}
     aggregates = ["count", "sum:n", "max:x", "sum:x", "count:x"]
     conf = {
         "parquet.schema": ["word:string", "n:int8", "x:decimal(9,2)"], "parquet.keys": ["word", "n"],

@@ -169,7 +169,7 @@ class InProcess:
         while True:
             frame = Frame(self, ranges, at_end)
             try:
-                self.batches(frame, self.number)  # type: ignore[arg-type]
+                self.batches(frame, self.number)
             except RecomputeError:
                 self.batches.error = None
                 continue
@@ -239,7 +239,7 @@ class Frame:
         rng, now_ms = self._query.rng, self._query.now_ms
         handle = Handle(self.store, level, now_ms)
         processor = StatefulStage(pickled, level, self._query.batches.exhausted)
-        processor.init(handle)  # type: ignore[arg-type]
+        processor.init(handle)
         groups: dict[Key, list[Any]] = defaultdict(list)
         for row in rows:
             groups[row[1], row[2]].append(row)

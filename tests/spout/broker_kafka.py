@@ -262,7 +262,7 @@ class BrokerKafka:
         self.group(group).expire_members()
         setups = [(driver, driver.spout.services.setup) for driver in self.live()]
         mine = [driver for driver, setup in setups if setup.group == group and setup.joins]
-        wait_until(lambda: all(driver.spout.session.consumer.rejoin_pending() for driver in mine))
+        wait_until(lambda: all(driver.session.consumer.rejoin_pending() for driver in mine))
 
     def rebalance(self, group: str) -> None:
         """Let all members join again: somebody comes, and goes before anything was given to it."""
@@ -271,7 +271,7 @@ class BrokerKafka:
         before = len(self.group(group).members)
         wait_until(lambda: guest.poll(10, 1) or len(self.group(group).members) > before)
         guest.close(leave_group=True)
-        wait_until(lambda: all(driver.spout.session.consumer.rejoin_pending() for driver in self.live()))
+        wait_until(lambda: all(driver.session.consumer.rejoin_pending() for driver in self.live()))
 
     # --- the spouts ---
 
@@ -304,7 +304,7 @@ class BrokerKafka:
         return False
 
     def _joining(self) -> bool:
-        return any(driver.spout.session.consumer.rejoin_pending() for driver in self.live())
+        return any(driver.session.consumer.rejoin_pending() for driver in self.live())
 
     def _limit(self, driver: Driver) -> float:
         if self.live() == [driver]:
@@ -337,14 +337,9 @@ class BrokerKafka:
 
         def asked() -> bool:
             driver.spout.next_tuple()
-            return all(other.spout.session.consumer.rejoin_pending() for other in self.live())
+            return all(other.session.consumer.rejoin_pending() for other in self.live())
 
         wait_until(asked)
-
-    def crash(self, driver: Driver) -> None:
-        """Let a spout vanish as ``kill -9`` does: neither a commit nor a farewell, and its place stays taken."""
-        member, driver.spout._session = driver.spout._session, None
-        member.consumer.close(leave_group=False)
 
     # --- the end ---
 
@@ -352,7 +347,7 @@ class BrokerKafka:
         clusters.unregister(self.bootstrap)
         for driver in self._drivers:
             if driver.spout.session is not None:
-                driver.spout.session.consumer.close(leave_group=True)
+                driver.session.consumer.close(leave_group=True)
             driver.spout.services.dead_lettering.close()
         admin = self._stage.admin
         for group in [found["group_id"] for found in admin.list_groups()]:

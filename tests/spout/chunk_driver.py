@@ -38,7 +38,7 @@ class Chunks(Driver):
         out, self.answered = self.emitted[self.answered :], len(self.emitted)
         failed = []
         for tup_id, chunk in out:
-            offsets = chunk.column("offset").to_pylist()  # type: ignore[attr-defined]
+            offsets = chunk.column("offset").to_pylist()
             if set(offsets) & set(poison):
                 failed.append(tup_id)
             else:

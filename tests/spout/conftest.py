@@ -62,7 +62,7 @@ def emit_kind(request: pytest.FixtureRequest) -> str:
 @pytest.fixture
 def kafka(bare_kafka: Kafka, emit_kind: str) -> Kafka:
     """A Kafka with one topic of one partition and ten records, whose values are their offsets."""
-    bare_kafka.emits = EMITS[emit_kind]  # type: ignore[union-attr]
+    bare_kafka.emits = EMITS[emit_kind]
     bare_kafka.create_topic(TOPIC, 1)
     fill(bare_kafka, 10)
     return bare_kafka
@@ -70,7 +70,7 @@ def kafka(bare_kafka: Kafka, emit_kind: str) -> Kafka:
 
 @pytest.fixture
 def wide(wide_kafka: Kafka, emit_kind: str) -> Kafka:
-    wide_kafka.emits = EMITS[emit_kind]  # type: ignore[union-attr]
+    wide_kafka.emits = EMITS[emit_kind]
     wide_kafka.create_topic(TOPIC, PARTITIONS)
     for partition in range(PARTITIONS):
         fill(wide_kafka, RECORDS, partition)

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 def has_joined(driver: Driver) -> bool:
     """Return whether it was told what is its own, and that is not nothing."""
-    assignment = driver.spout.session.assignment
+    assignment = driver.session.assignment
     told = list(assignment.listener.facts)
     return bool(assignment.parts) or any(fact.kind == "assigned" and fact.partitions for fact in told)
 
@@ -47,7 +47,7 @@ def _all_given_out(kafka: BrokerKafka, driver: Driver) -> bool:
     topics = setup.settings["topics"] or [name for name in kafka.topic_names() if pattern.fullmatch(name)]
     wanted = {tp for topic in topics for tp in kafka.partitions(topic)}
     members = [member for member in kafka.live() if member.spout.services.setup.group == setup.group]
-    return wanted == {tp for member in members for tp in member.spout.session.assignment.parts}
+    return wanted == {tp for member in members for tp in member.session.assignment.parts}
 
 
 def _letters_move(kafka: BrokerKafka, driver: Driver, now: int) -> bool:
@@ -68,7 +68,7 @@ def _may_read(kafka: BrokerKafka, driver: Driver, now: int) -> bool:
     """Return whether there is a record that the spout would read now and has not."""
     spout = driver.spout
     limit = spout.services.setup.settings["uncommitted_max"]
-    open_parts = {tp: part for tp, part in spout.session.assignment.parts.items() if part.ledger.may_poll(limit, now)}
+    open_parts = {tp: part for tp, part in driver.session.assignment.parts.items() if part.ledger.may_poll(limit, now)}
     open_parts = {tp: part for tp, part in open_parts.items() if not _held_up(part, now)}
     for part in open_parts.values():
         if part.cursor.has_waiting or part.ledger.earliest_ready_retry(now) is not None:
@@ -76,6 +76,6 @@ def _may_read(kafka: BrokerKafka, driver: Driver, now: int) -> bool:
 
     def behind(tp: TopicPartition, end: int) -> bool:
         stop = open_parts[tp].cursor.stop
-        return bool(spout.session.consumer.position(tp) < (end if stop is None else min(stop, end)))
+        return bool(driver.session.consumer.position(tp) < (end if stop is None else min(stop, end)))
 
     return any(behind(tp, end) for tp, end in kafka.ends(open_parts).items())

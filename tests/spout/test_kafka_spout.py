@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from kafka import errors
 
@@ -179,15 +181,16 @@ def test_partitions_take_turns(kafka: Kafka) -> None:
 def test_a_turn_ends_where_its_records_are_put_back(kafka: Kafka) -> None:
     """What a commit in the middle of a turn puts back is read again, and each record is emitted once."""
     driver = Driver(kafka)
-    driver.spout._emitter._emit_many = None  # type: ignore[union-attr]
-    plain = driver.spout.emit
+    driver.spout._emitter._emit_many = None
+    spout: Any = driver.spout
+    plain = spout.emit
 
-    def emit(values: list[object], **named: object) -> None:
+    def emit(values: Any, **named: Any) -> None:
         plain(values, **named)
         if len(driver.emitted) == 4:
-            driver.spout.session.put_back()
+            driver.session.put_back()
 
-    driver.spout.emit = emit  # type: ignore[method-assign,assignment]
+    spout.emit = emit
     driver.run()
     assert driver.offsets == list(range(10))
     assert driver.figure("skipped") == 0
@@ -210,7 +213,7 @@ def test_a_null_value_is_a_tuple_with_a_null_value(kafka: Kafka, value_format: s
 
 
 @pytest.mark.parametrize("foreign", ["", "x", "1/2", "a/b/c/d", None, 7, "99/xyz/0/3"])
-def test_ids_from_elsewhere_change_nothing(kafka: Kafka, foreign: object) -> None:
+def test_ids_from_elsewhere_change_nothing(kafka: Kafka, foreign: Any) -> None:
     """An ack or fail of something that was never emitted is counted and ignored."""
     driver = Driver(kafka)
     driver.run()
@@ -326,7 +329,7 @@ def test_spec_names_the_fields() -> None:
         {"topics": ["a"], "retries_max": -2},
     ],
 )
-def test_bad_settings_fail_in_spec(bad: dict[str, object]) -> None:
+def test_bad_settings_fail_in_spec(bad: dict[str, Any]) -> None:
     """A setting that makes no sense is an error where the topology is written."""
     with pytest.raises(ConfigError):
         KafkaSpout.spec(**bad)
@@ -457,7 +460,7 @@ def test_a_pattern_leaves_the_spouts_own_dead_letters_out(bare_kafka: Kafka) -> 
 def test_a_bounded_run_reads_nothing_before_its_end_is_known(kafka: Kafka, monkeypatch: pytest.MonkeyPatch) -> None:
     """A broker that does not tell the end of a new partition delays a bounded run, and does not unbind it."""
     driver = Driver(kafka, topics=None, pattern="ord.*", run__until="end")
-    real, calls = driver.spout.session.consumer.end_offsets, []
+    real, calls = driver.session.consumer.end_offsets, []
 
     def end_offsets(partitions):
         calls.append(partitions)
@@ -465,7 +468,7 @@ def test_a_bounded_run_reads_nothing_before_its_end_is_known(kafka: Kafka, monke
             raise errors.KafkaTimeoutError("no answer")
         return real(partitions)
 
-    monkeypatch.setattr(driver.spout.session.consumer, "end_offsets", end_offsets)
+    monkeypatch.setattr(driver.session.consumer, "end_offsets", end_offsets)
     for _ in range(2):
         for _ in range(10):
             kafka.clock.sleep(1)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from typing import Any
 
 import pytest
 from kafka import errors
@@ -19,14 +20,14 @@ from tests.spout.reasons import ACKS_DECIDE, NO_KAFKA_YET
 from tests.spout.spout_driver import GROUP, TOPIC, Driver, Kafka, fill, place_of
 
 
-def assigned(kafka: Kafka, task: int = 0, tasks: int = 1, **settings: object) -> Driver:
+def assigned(kafka: Kafka, task: int = 0, tasks: int = 1, **settings: Any) -> Driver:
     """Return one of several tasks that count the partitions out."""
     return Driver(kafka, member=None, task=(task, tasks), mode="assign", **settings)
 
 
 def owned(driver: Driver) -> set[int]:
     """Return the numbers of the partitions that a task reads."""
-    return {tp.partition for tp in driver.spout.session.assignment.parts}
+    return {tp.partition for tp in driver.session.assignment.parts}
 
 
 def emitted(*drivers: Driver) -> list[tuple[int, int]]:
@@ -92,7 +93,7 @@ def test_topics_by_pattern_are_picked_up_when_they_appear(kafka: Kafka) -> None:
     fill(kafka, 2, topic="my-orders")
     kafka.clock.sleep(2)
     driver.run()
-    assert {tp.topic for tp in driver.spout.session.assignment.parts} == {"orders", "orders-eu"}
+    assert {tp.topic for tp in driver.session.assignment.parts} == {"orders", "orders-eu"}
     assert len(driver.emitted) == 12
 
 
@@ -121,8 +122,8 @@ def test_what_leaves_a_share_is_committed_first(kafka: Kafka) -> None:
     for _ in range(8):
         one.run(1)
         two.run(1)
-    assert {(tp.topic, tp.partition) for tp in one.spout.session.assignment.parts} == {("a", 0), ("b", 1)}
-    assert {(tp.topic, tp.partition) for tp in two.spout.session.assignment.parts} == {("b", 0)}
+    assert {(tp.topic, tp.partition) for tp in one.session.assignment.parts} == {("a", 0), ("b", 1)}
+    assert {(tp.topic, tp.partition) for tp in two.session.assignment.parts} == {("b", 0)}
     assert {tp.partition: commit.offset for tp, commit in kafka.committed(GROUP).items() if tp.topic == "b"} == {
         0: 5,
         1: 5,
@@ -235,7 +236,7 @@ def test_what_stays_of_a_share_is_marked_as_at_work_again(kafka: Kafka) -> None:
     kafka.faults.fail_next("committed", errors.KafkaTimeoutError("no answer"), times=1000)
     kafka.clock.sleep(2)
     driver.run(3)
-    assert {(tp.topic, tp.partition) for tp in driver.spout.session.assignment.parts} == {("a", 0)}
+    assert {(tp.topic, tp.partition) for tp in driver.session.assignment.parts} == {("a", 0)}
     meta = kafka.committed(GROUP)[TopicPartition("a", 0)]
     assert decode(meta.offset, meta.metadata, topic_id=kafka.topic_id("a")).isolation == AT_WORK
 

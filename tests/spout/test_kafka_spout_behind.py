@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from downspout.errors import DataLossError, RecordError
 from tests.spout.spout_driver import GROUP, TOPIC, Driver, Kafka, fill
 
 
-def start_after(kafka: Kafka, committed: int, **settings: object) -> Driver:
+def start_after(kafka: Kafka, committed: int, **settings: Any) -> Driver:
     """Commit so many of ten records, add ten more, and return the spout that comes next, after its first turns."""
     first = Driver(kafka)
     first.run()

@@ -50,7 +50,7 @@ def test_a_back_off_begins_when_the_call_has_failed(kafka: Kafka, monkeypatch: p
     driver.run(2)
     driver.ack_all()
     kafka.clock.sleep(3)
-    consumer, calls = driver.spout.session.consumer, []
+    consumer, calls = driver.session.consumer, []
 
     def fail_late(*args: object) -> object:
         calls.append(args)

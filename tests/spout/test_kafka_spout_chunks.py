@@ -37,7 +37,7 @@ def test_a_chunk_is_a_range_of_records_as_columns(kafka: Kafka) -> None:
     assert driver.ranges == ["0-40", "40-80", "80-100"]
     [first, *_] = [chunk for _, chunk in driver.emitted]
     assert isinstance(first, pa.RecordBatch)
-    assert first.schema == pa.schema([("offset", pa.int64()), ("value", pa.string())])
+    assert first.schema == pa.schema([("offset", pa.int64()), ("value", pa.string())])  # type: ignore[arg-type]
     assert first.to_pydict() == {"offset": list(range(40)), "value": [str(n) for n in range(40)]}
     assert (driver.figure("records"), driver.figure("in_flight")) == (100, 100)
 
@@ -176,8 +176,8 @@ def test_halves_come_from_memory(kafka: Kafka, monkeypatch: pytest.MonkeyPatch) 
     """While there is room nothing is read again; slices are dropped when they are done."""
     driver = Chunks(kafka, retries_max=2, retry_cache_bytes=ROOM)
     driver.run()
-    [part] = driver.spout.session.parts
-    monkeypatch.setattr(driver.spout.session.consumer, "seek", lambda *given: pytest.fail("it is read again"))
+    [part] = driver.session.parts
+    monkeypatch.setattr(driver.session.consumer, "seek", lambda *given: pytest.fail("it is read again"))
     driver.answer({17, 85})
     assert len(part.retry_cache) == 2
     driver.serve({17, 85})
@@ -320,7 +320,7 @@ def test_a_hand_over_waits_for_chunks(wide_kafka: Kafka) -> None:
     rows = Counter(
         (place_of(tup_id)[0], offset)
         for tup_id, chunk in old.emitted + new.emitted
-        for offset in chunk.column("offset").to_pylist()  # type: ignore[attr-defined]
+        for offset in chunk.column("offset").to_pylist()
     )
     assert rows == Counter((p, o) for p in range(PARTITIONS) for o in range(RECORDS))
     assert new.emitted
@@ -340,7 +340,7 @@ def test_a_range_whose_beginning_is_lost(kafka: Kafka, policy: str) -> None:
     driver.serve()
     assert (driver.figure("lost"), driver.committed()) == (15, 100)
     assert driver.acked == Counter(range(15, 100))
-    assert all(chunk.num_rows <= 20 for _, chunk in driver.emitted[3:])  # type: ignore[attr-defined]
+    assert all(chunk.num_rows <= 20 for _, chunk in driver.emitted[3:])
 
 
 @pytest.mark.fake_only(CLEANER)
@@ -364,7 +364,7 @@ def live(kafka: Kafka, poison: Collection[int], done: set[int]) -> Chunks | None
     while in_vain < 12:
         in_vain = 0 if driver.run(1) else in_vain + 1
         for _, chunk in driver.emitted[driver.answered :]:
-            if set(chunk.column("offset").to_pylist()) & set(poison):  # type: ignore[attr-defined]
+            if set(chunk.column("offset").to_pylist()) & set(poison):
                 driver.die()
                 return None
         driver.answer()
@@ -420,7 +420,7 @@ def test_a_stuck_chunk_is_named_by_its_id(kafka: Kafka, caplog: pytest.LogCaptur
         return "sink"
 
     driver = Chunks(kafka)
-    driver.spout.whereabouts = whereabouts  # type: ignore[method-assign]
+    driver.spout.whereabouts = whereabouts
     driver.run()
     for _ in range(30):
         kafka.clock.sleep(1)

@@ -72,7 +72,7 @@ def test_a_commit_leads_a_reader_that_went_back_past_what_it_covers(kafka: Kafka
     driver.ack([0])
     driver.spout.deactivate()
     assert driver.committed() == 9
-    assert driver.spout.session.consumer.position(TopicPartition(TOPIC, 0)) == 9
+    assert driver.session.consumer.position(TopicPartition(TOPIC, 0)) == 9
 
 
 @pytest.mark.parametrize("way", WAYS)
@@ -263,7 +263,7 @@ def test_a_commit_that_is_never_answered_is_not_forgotten(
 
     assert driver.spout.session is not None
     with monkeypatch.context() as patched, caplog.at_level(logging.WARNING, logger="tests.spout"):
-        patched.setattr(driver.spout.session.consumer, "commit", silent)
+        patched.setattr(driver.session.consumer, "commit", silent)
         driver.commit()
         assert driver.figure("commits_failed") == 0
         for _ in range(5):

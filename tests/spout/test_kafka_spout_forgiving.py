@@ -203,7 +203,7 @@ def ack_all(driver: Driver) -> None:
 @pytest.mark.parametrize("end", ["close", "before_exit"])
 def test_deaths_are_not_forgiven(kafka: Kafka, end: str) -> None:
     """A record that killed too often is emitted by no later process, however many end in order before its letter."""
-    settings = {"retries_max": 1, "dead_letter_topic": "refused", "run__until": "end"}
+    settings: dict[str, Any] = {"retries_max": 1, "dead_letter_topic": "refused", "run__until": "end"}
     kafka.create_topic("refused", 1, {"max.message.bytes": "0"})
     for _ in range(SOLO + 2):  # before it goes alone, and then once more than it has retries
         die_of(kafka, 3, **settings)
@@ -226,7 +226,7 @@ def test_deaths_are_not_forgiven(kafka: Kafka, end: str) -> None:
 
 def test_failures_under_a_watch_are_forgiven(kafka: Kafka) -> None:
     """What raised in a process that looks for a killer gets its one more try too; a death in it is the last."""
-    settings = {"retries_max": 1, "dead_letter_topic": "refused", "run__until": "end"}
+    settings: dict[str, Any] = {"retries_max": 1, "dead_letter_topic": "refused", "run__until": "end"}
     kafka.create_topic("refused", 1, {"max.message.bytes": "0"})
     for _ in range(SOLO):
         die_of(kafka, 0, **settings)

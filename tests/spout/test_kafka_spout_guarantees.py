@@ -22,13 +22,14 @@ UNTRACKED = [name for name, guarantee in GUARANTEES.items() if not guarantee.tra
 def emitted_before(driver: Driver) -> list[tuple[int, int | None]]:
     """Note for each tuple what was committed when it left."""
     seen: list[tuple[int, int | None]] = []
-    emit = driver.spout.emit
+    spout: Any = driver.spout
+    emit = spout.emit
 
     def note(values: list[Any], tup_id: str | None = None, **more: Any) -> None:
         seen.append((values[0], driver.committed()))
         emit(values, tup_id=tup_id, **more)
 
-    driver.spout.emit = note
+    spout.emit = note
     return seen
 
 
@@ -291,7 +292,7 @@ class Keep(Bolt):
 
 @pytest.mark.parametrize("tracking", [False, True])
 @pytest.mark.parametrize("guarantee", UNTRACKED)
-def test_a_bounded_run_ends_with_all_processed_and_committed(kafka: Kafka, guarantee: str, tracking: bool) -> None:
+def test_a_bounded_run_ends_with_all_processed_and_committed(kafka: Kafka, guarantee: Any, tracking: bool) -> None:
     """In the local engine, `until=end` processes each record under every guarantee."""
 
     class Made(Topology):

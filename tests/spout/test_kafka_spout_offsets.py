@@ -140,10 +140,9 @@ def test_a_stop_beyond_the_log(kafka: Kafka, caplog: pytest.LogCaptureFixture) -
 @pytest.mark.parametrize("setting", ["start_offsets", "stop_offsets"])
 def test_a_partition_that_does_not_exist_ends_a_bounded_run(kafka: Kafka, setting: str) -> None:
     """It would never be read: the error names setting, partition and brokers."""
+    given: dict[str, Any] = {"start_offsets": ["orders[0]=0"], setting: ["orders[3]=1"]}
     with pytest.raises(BrokerError, match=rf"kafka\.{setting} names orders\[3\], which does not exist"):
-        Driver(
-            kafka, run__until="end", **{"start": "OFFSETS", "start_offsets": ["orders[0]=0"], setting: ["orders[3]=1"]}
-        )
+        Driver(kafka, run__until="end", start="OFFSETS", **given)
 
 
 def test_a_partition_that_does_not_exist_yet_is_warned_about(kafka: Kafka, caplog: pytest.LogCaptureFixture) -> None:

@@ -142,7 +142,7 @@ def test_positions_that_a_client_forgets_in_a_rebalance_are_set_again(
     """Of partitions that return, of which Java's client keeps none, and of those that never left."""
     driver = Driver(wide, drain_ms_max=0)
     driver.run()
-    session = driver.spout.session
+    session = driver.session
     listener, consumer = session.assignment.listener, session.consumer
     hear = listener.on_partitions_assigned
 
@@ -281,7 +281,7 @@ def test_what_others_have_committed_for_is_not_taken_back(kafka: FakeKafka) -> N
     driver.run()
     kafka.rebalance(GROUP)
     driver.run(1)
-    assert driver.spout.session.assignment.listener.facts
+    assert driver.session.assignment.listener.facts
     kafka.group(GROUP).offsets[TopicPartition(TOPIC, 0)] = OffsetAndMetadata(6, "", -1)
     assert driver.run() == [6, 7, 8, 9]
     driver.ack_all()
@@ -297,7 +297,7 @@ def test_a_process_that_ends_commits_nothing_of_what_its_last_poll_took(kafka: F
     new.ask_to_join()
     for _ in range(20):
         old.run(1)
-        if old.spout.session.assignment.listener.facts:
+        if old.session.assignment.listener.facts:
             break
     new.run()
     assert new.offsets == list(range(10))
@@ -439,7 +439,7 @@ def test_what_a_rebalance_has_dropped_is_no_gap(wide: Kafka) -> None:
     driver.run(3)
     driver.ack_all()
     driver.commit()
-    member = driver.spout.session
+    member = driver.session
     assert member is not None
     for _ in range(6 if WHOLE or isinstance(wide, FakeKafka) else 2):
         wide.rebalance(GROUP)

@@ -132,7 +132,7 @@ def test_a_compacted_record_is_tried_again_from_memory(
 @pytest.mark.parametrize("most", [1, 2, 3])
 def test_a_record_that_always_fails_leaves_turns_to_others(wide: FakeKafka, most: int) -> None:
     """Without a back-off it is due at each call: half of what a call emits is for records that are new."""
-    settings = dict.fromkeys(("retry_delay_ms", "retry_delay_ms_max"), 0)
+    settings: dict[str, Any] = dict.fromkeys(("retry_delay_ms", "retry_delay_ms_max"), 0)
     driver = Driver(wide, emits_per_next_max=most, retry_cache_bytes=ROOM, retries_max=-1, **settings)
     done = set[tuple[int, int]]()
     for _ in range(4 * PARTITIONS * RECORDS):

@@ -66,7 +66,7 @@ BAD = [
 
 @pytest.mark.fake_only(NO_KAFKA_YET)
 @pytest.mark.parametrize(("bad", "named"), BAD, ids=[str(bad) for bad, _ in BAD])
-def test_bad_settings_fail_in_initialize(kafka: Kafka, bad: dict[str, object], named: str) -> None:
+def test_bad_settings_fail_in_initialize(kafka: Kafka, bad: dict[str, Any], named: str) -> None:
     """Settings out of range, or that contradict each other, are an error before anything is read: names and cure."""
     with pytest.raises(ConfigError) as raised:
         Driver(kafka, **bad)
@@ -84,7 +84,7 @@ def test_bad_settings_fail_in_initialize(kafka: Kafka, bad: dict[str, object], n
     ],
 )
 def test_doubtful_settings_are_warned_about(
-    kafka: Kafka, caplog: pytest.LogCaptureFixture, doubtful: dict[str, object], named: str
+    kafka: Kafka, caplog: pytest.LogCaptureFixture, doubtful: dict[str, Any], named: str
 ) -> None:
     """What is allowed and may not be meant is named in a warning, and the spout reads on by its own settings."""
     driver = Driver(kafka, **doubtful)
@@ -95,7 +95,7 @@ def test_doubtful_settings_are_warned_about(
 
 def test_a_reset_that_agrees_is_no_matter(kafka: Kafka, caplog: pytest.LogCaptureFixture) -> None:
     """`auto_offset_reset` that says what `kafka.start` says is not warned about."""
-    Driver(kafka, start="UNCOMMITTED_LATEST", **{"client.auto_offset_reset": "latest"})
+    Driver(kafka, start="UNCOMMITTED_LATEST", kafka__client__auto_offset_reset="latest")
     assert "auto_offset_reset" not in caplog.text
 
 

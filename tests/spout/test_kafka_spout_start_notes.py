@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -199,7 +200,7 @@ def test_two_topologies_may_share_a_group_without_sharing_partitions(kafka: Kafk
         spout.run()
         spout.ack_all()
         spout.commit()
-        assert {tp.partition for tp in spout.spout.session.assignment.parts} == {number}
+        assert {tp.partition for tp in spout.session.assignment.parts} == {number}
     assert (first.committed(0), first.committed(1)) == (10, 3)
 
 
@@ -210,11 +211,11 @@ def test_tasks_share_the_partitions_that_are_named(kafka: Kafka) -> None:
     """They go round the tasks in order, and a topic that is not named is read whole."""
     kafka.create_topic("other", 2)
     kafka.add_partitions(TOPIC, 4)
-    settings = {"mode": "assign", "topics": [TOPIC, "other"], "partitions": ["orders[0, 3]"]}
+    settings: dict[str, Any] = {"mode": "assign", "topics": [TOPIC, "other"], "partitions": ["orders[0, 3]"]}
     tasks = [Driver(kafka, member=None, task=(index, 2), **settings) for index in range(2)]
     for task in tasks:
         task.run(2)
-    owned = [{(tp.topic, tp.partition) for tp in task.spout.session.assignment.parts} for task in tasks]
+    owned = [{(tp.topic, tp.partition) for tp in task.session.assignment.parts} for task in tasks]
     assert owned == [{(TOPIC, 0), ("other", 0)}, {(TOPIC, 3), ("other", 1)}]
 
 

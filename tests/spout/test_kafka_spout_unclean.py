@@ -27,7 +27,7 @@ def test_a_crash_before_the_dead_letter_gives_no_further_try(kafka: Kafka) -> No
     driver.fail([4])
     driver.run()
     driver.fail([4])
-    driver.spout.session.commit(0)
+    driver.session.commit(0)
     driver.die()
     successor = Driver(kafka, retries_max=1)
     assert successor.run() == []
@@ -288,17 +288,17 @@ def test_a_record_that_fails_alone_waits_for_its_retry(kafka: Kafka) -> None:
     driver.run()
     driver.fail([0])
     assert driver.run() == [1]
-    driver.spout.session.commit(driver.spout.services.now())
+    driver.session.commit(driver.spout.services.now())
     assert told(kafka).alone == 1
     kafka.clock.sleep(61)
     assert driver.run() == []
     driver.ack([1])
-    driver.spout.session.commit(driver.spout.services.now())
+    driver.session.commit(driver.spout.services.now())
     assert told(kafka).alone is None
     assert driver.run() == [0]
     assert told(kafka).alone == 0
     driver.ack([0])
-    driver.spout.session.commit(driver.spout.services.now())
+    driver.session.commit(driver.spout.services.now())
     assert (driver.committed(), told(kafka).alone) == (2, None)
 
 
@@ -313,7 +313,7 @@ def test_a_watch_is_handed_on(kafka: Kafka) -> None:
     successor = Driver(kafka)
     assert successor.run() == [1]
     assert told(kafka) == Isolation(SINGLE, 1, 10, 10, alone=1)
-    assert successor.spout.session.assignment.parts[TopicPartition(TOPIC, 0)].ledger.failed == 0
+    assert successor.session.assignment.parts[TopicPartition(TOPIC, 0)].ledger.failed == 0
 
 
 def test_a_session_that_runs_out_is_no_death(kafka: Kafka) -> None:

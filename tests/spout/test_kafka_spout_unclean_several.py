@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from kafka import errors
 
@@ -108,7 +110,8 @@ def test_a_suspect_that_is_not_looked_at_holds_the_others_up_for_ten_seconds(kaf
     kafka.create_topic("wide", 2)
     for partition in (0, 1):
         fill(kafka, 3, partition, "wide")
-    tasks = [{"member": None, "task": (number, 2), "mode": "assign", "topics": ["wide"]} for number in (0, 1)]
+    both: dict[str, Any] = {"member": None, "mode": "assign", "topics": ["wide"]}
+    tasks = [both | {"task": (number, 2)} for number in (0, 1)]
     for _ in range(5):
         for task in tasks:
             died = Driver(kafka, **task)
@@ -116,7 +119,7 @@ def test_a_suspect_that_is_not_looked_at_holds_the_others_up_for_ten_seconds(kaf
             died.crash()
     still, other = (Driver(kafka, **task) for task in tasks)
     for one, two in ((still, other), (other, still)):
-        one.spout.engine_services = SpoutEngine(one.emit_many, other_spouts=lambda spout=two.spout: [spout])  # type: ignore[misc]
+        one.spout.engine_services = SpoutEngine(one.emit_many, other_spouts=lambda spout=two.spout: [spout])
     assert (still.run(), other.run()) == ([0], [0])
     still.fail([0])
     kafka.clock.sleep(1)
@@ -139,5 +142,5 @@ def test_a_commit_whose_answer_was_lost_is_said_again(kafka: Kafka) -> None:
     assert len(told_alone(kafka)) == 2
     assert len(driver.emitted) == 1
     kafka.clock.sleep(3)  # less than a session
-    assert driver.spout.session.commit(driver.spout.services.now())
+    assert driver.session.commit(driver.spout.services.now())
     assert told_alone(kafka) == {int(tup_id.split("/")[3]): offset_of(tup_id)}

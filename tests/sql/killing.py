@@ -50,7 +50,7 @@ class Life(killing.Life):
     openers: ClassVar[tuple[str, ...]] = OPENERS
 
     def __init__(self, world: World, kill: Killer) -> None:
-        super().__init__(world, lambda number, name: None)  # type: ignore[arg-type]   # what it needs of a world is there
+        super().__init__(world, lambda number, name: None)  # what it needs of a world is there
         self._kill, self.moments = kill, 0
 
     def step(self, name: str) -> Callable[[], None]:
@@ -63,7 +63,7 @@ class Life(killing.Life):
         self.moments += 1
         if self._kill(self.moments, " ".join(statement.split())[:60]):
             self.is_dead = True
-            self.world.take_copy()  # type: ignore[attr-defined]
+            self.world.take_copy()
             raise Killed
 
     def run(self) -> bool:
@@ -137,7 +137,7 @@ class World(killing.World):
         self.file = copy
         self._point_at_it()
 
-    def lives(self, kill: Killer = lambda number, statement: False, **settings: Any) -> bool:
+    def lives(self, kill: Any = lambda number, statement: False, **settings: Any) -> bool:
         """Let a process run; return whether it got to the end."""
         before, self.settings = self.settings, {**self.settings, **settings}
         life = Life(self, kill)

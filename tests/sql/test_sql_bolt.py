@@ -249,7 +249,7 @@ def test_what_cannot_work_is_said_at_the_start(
 
 def test_the_statement_that_is_shown_makes_the_table(database: TestDatabase) -> None:
     """Also where names are words of SQL, or have capitals."""
-    conf = {
+    conf: dict[str, Any] = {
         "sql__table": "Order",
         "sql__schema": ["word:string!", "group:int16"],
         "fields": ["origin", "word", "group"],

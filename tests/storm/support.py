@@ -204,7 +204,7 @@ class Place:
 
     def figures(self, name: str) -> TopologyStats:
         with self.inside():
-            return asked(lambda: stats.collect(*self.node.address, name))
+            return asked(lambda: stats.collect(self.node.address[0], self.node.address[1], name))
 
     def topologies(self) -> list[str]:
         return asked(lambda: [each.name for each in nimbus.summary(*self.node.address).topologies])

@@ -6,6 +6,7 @@ import json
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from kafka import errors
@@ -121,7 +122,7 @@ def test_a_topology_of_which_no_worker_has_told_says_where_to_look() -> None:
     assert said not in render(replace(silent, has_reported=True))
 
 
-def stats_of(**figures: int) -> TopologyStats:
+def stats_of(**figures: Any) -> TopologyStats:
     return TopologyStats("rows", "rows-1-2", "ACTIVE", 60, 1, [ComponentStats("parse", "bolt", 1, **figures)])
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pandas as pd
 import pytest
 
@@ -77,7 +79,8 @@ def test_offsets_that_kafka_does_not_have_are_named(rows: pd.DataFrame, ends: li
 @pytest.mark.parametrize(("column", "value"), [("_partition", PARTITIONS), ("_path", "split.1")])
 def test_rows_from_elsewhere_are_counted(rows: pd.DataFrame, ends: list[int], column: str, value: object) -> None:
     """A row of another partition, or one that is not the record's own, is no flight."""
-    foreign = rows.head(1).assign(**{column: value})
+    foreign = rows.head(1).copy()
+    foreign[column] = value
     found = check_coverage(pd.concat([rows, foreign]), ends)
     assert not found.right
     assert "1 rows from elsewhere" in found.text
@@ -101,7 +104,7 @@ def test_two_lives_of_the_topic_are_told_apart(rows: pd.DataFrame, ends: list[in
     ],
 )
 def test_one_wrong_value_is_found(
-    rows: pd.DataFrame, frame: pd.DataFrame, flights: Flights, column: str, value: object
+    rows: pd.DataFrame, frame: pd.DataFrame, flights: Flights, column: str, value: Any
 ) -> None:
     """A single value that is not the package's is found, and its place named."""
     at = rows.index[(rows["_partition"] == 0) & (rows["_offset"] == 3)][0]
@@ -121,7 +124,7 @@ def test_two_swapped_rows_are_found(rows: pd.DataFrame, frame: pd.DataFrame, fli
 
 def test_tables_are_compared_to_the_last_bit(frame: pd.DataFrame) -> None:
     """Equal tables pass, and one whose mean differs in the last bit does not."""
-    tables = {
+    tables: dict[str, Any] = {
         "route_hours": reference_route_hours(frame),
         "routes": reference_routes(frame),
         "hours": reference_hours(frame),

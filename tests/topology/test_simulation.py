@@ -434,7 +434,7 @@ def test_rows_without_origins_are_refused_at_once(capsys: pytest.CaptureFixture[
 def made(offset: int, **facts: object) -> ProducedRecord:
     from downspout.testing import Message
 
-    return ProducedRecord("t", "id", 0, offset, Message(b"1"), **facts)  # type: ignore[arg-type]
+    return ProducedRecord("t", "id", 0, offset, Message(b"1"), **facts)
 
 
 @pytest.mark.parametrize(

@@ -142,7 +142,7 @@ def many(done: int, at_s: float) -> RunMetrics:
 def test_a_thousand_partitions_stay_usable(page: Page) -> None:
     """Fifty rows, the one furthest behind first; the others by turning pages; new figures come; a button answers."""
     graph = from_class(Shop, "shop")
-    del graph.components["count"]  # type: ignore[attr-defined]
+    del graph.components["count"]
     with served(graph, resolve(graph, []), "127.0.0.1:0") as shown:
         shown.snapshots.look(0.0, lambda: many(1_000, 1.0))
         page.goto(shown.url)
@@ -215,7 +215,7 @@ def test_the_last_dead_letters_of_all_components_stand_above_the_fold(page: Page
         "rejects": {"topic": "bad", "by_error": {"ValueError": 4}, "last": [letter(at, "") for at in (2, 4, 6, 8)]},
     }
     graph = from_class(Shop, "shop")
-    del graph.components["count"]  # type: ignore[attr-defined]
+    del graph.components["count"]
     with served(graph, resolve(graph, []), "127.0.0.1:0") as shown:
         queues = {"reader": (0, 0), "check": (0, 0)}
         made = RunMetrics("shop", result(1.0, 9, dead_letters=letters), queues, Bounds(), False, {})

@@ -54,7 +54,7 @@ def query() -> Query:
 def shown(query: Query) -> Iterator[Running]:
     graph = from_class(Shop, "shop")
     with serving(SparkPage(graph, resolve(graph, []), "127.0.0.1:0")) as page:
-        page.watch(query.looks)  # type: ignore[arg-type]
+        page.watch(query.looks)
         yield Running(page.url)
 
 

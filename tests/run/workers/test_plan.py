@@ -16,7 +16,7 @@ from spouts.kafka import KafkaSpout
 if TYPE_CHECKING:
     from tests.spout.spout_driver import Kafka
 
-END = {"run.until": "end"}
+END: dict[str, Any] = {"run.until": "end"}
 
 
 class Keeps(streamparse.Bolt):

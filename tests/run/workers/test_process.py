@@ -77,7 +77,7 @@ def start(tmp_path: Path, said: list[str]) -> Iterator[Start]:
     def one(how: str = "", drain_s: float = 5.0, **bounds: float) -> WorkerProcess:
         path = tmp_path / "made.py"
         path.write_text(TOPOLOGY.format(how=how))
-        job = WorkerJob(str(path), None, [], {"run.member": 2}, asdict(Bounds(drain_s=drain_s, **bounds)))  # type: ignore[arg-type]
+        job = WorkerJob(str(path), None, [], {"run.member": 2}, asdict(Bounds(drain_s=drain_s, **bounds)))
         started.append(WorkerProcess(2, job, say=said.append))
         return started[-1]
 

@@ -104,7 +104,7 @@ class Crew:
         self.at: list[tuple[float, Callable[[], None]]] = []
         self.shown: list[RunMetrics] = []
         self.supervisor = Supervisor(
-            "t", ["spout"], len(lives), bounds=Bounds(drain_s=DRAIN_S, **bounds), start=self._start,  # type: ignore[arg-type]
+            "t", ["spout"], len(lives), bounds=Bounds(drain_s=DRAIN_S, **bounds), start=self._start,
             restarts_max=restarts_max, clock=self.clock, view=self,
         )  # fmt: skip
 

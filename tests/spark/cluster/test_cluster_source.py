@@ -41,7 +41,7 @@ def published(kafka_broker: EmbeddedKafka, topic_name: str) -> tuple[str, str, l
 def drive(arguments: list[str], master: str, archive: Path | None, folder: Path) -> tuple[int, dict[str, Any], str]:
     """Run the driver by spark-submit; return its exit code, what it reported, and what else was said."""
     # Nothing begins before all executors are there: an executor that a busy machine starts later would not be counted.
-    whole = {"cores.max": 2, "scheduler.minRegisteredResourcesRatio": 1}
+    whole = {"cores.max": "2", "scheduler.minRegisteredResourcesRatio": "1"}
     whole |= {"scheduler.maxRegisteredResourcesWaitingTime": "300s"}
     options = ["--conf", "spark.driver.host=127.0.0.1", "--conf", "spark.executor.memory=1g"]
     options += [word for name, value in whole.items() for word in ("--conf", f"spark.{name}={value}")]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 HERE = ExecutorReport("driver", "/d", "python3.11", {}, {"downspout": "1", "bolts.a": "2"})
 
 
-def executor(host: str, missing: dict[str, str] | None = None, **digests: str) -> ExecutorReport:
+def executor(host: str, missing: Any = None, **digests: str) -> ExecutorReport:
     """Return what an executor says that has all that the driver has, but for what is given."""
     return ExecutorReport(host, "/executor/0", "/usr/bin/python3.11", missing or {}, {**HERE.digests, **digests})
 

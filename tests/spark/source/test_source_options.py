@@ -5,6 +5,7 @@ from __future__ import annotations
 import pickle
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 from kafka.structs import TopicPartition
@@ -18,7 +19,7 @@ NEEDED = {"kafka.bootstrap.servers": "localhost:9092", "subscribe": "t"}
 ROOT = Path(__file__).resolve().parents[3]
 
 
-def parse(streaming: bool = True, **options: str) -> SourceOptions:
+def parse(streaming: Any = True, **options: str) -> SourceOptions:
     return parse_options(NEEDED | options, streaming=streaming)
 
 
@@ -76,7 +77,7 @@ def test_names_are_known_in_any_case() -> None:
         ({"kafka.check.crcs": "maybe"}, "kafka.check.crcs is neither true nor false"),
     ],
 )  # fmt: skip
-def test_bad_options_are_named(options: dict[str, str], said: str) -> None:
+def test_bad_options_are_named(options: dict[str, Any], said: str) -> None:
     """Every mistake is an error that names the option and says what would be right."""
     with pytest.raises(ConfigError, match=re.escape(said)):
         parse(**options)
@@ -122,7 +123,10 @@ def test_ranges_to_skip_have_one_form(value: str) -> None:
 
 def test_our_own_options_serve_both_kinds_of_query() -> None:
     """stoppingOffsets and skipOffsets hold for streams and batches; ranges that overlap or touch are one."""
-    given = {"stoppingOffsets": '{"t": {"1": 7}}', "skipOffsets": '{"t": {"0": [[7, 9], [1, 2], [2, 4], [3, 5]]}}'}
+    given: dict[str, Any] = {
+        "stoppingOffsets": '{"t": {"1": 7}}',
+        "skipOffsets": '{"t": {"0": [[7, 9], [1, 2], [2, 4], [3, 5]]}}',
+    }
     for streaming in (True, False):
         found = parse(streaming, **given)
         assert found.stopping == {TopicPartition("t", 1): 7}

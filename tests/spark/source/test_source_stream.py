@@ -72,7 +72,7 @@ def _wait_for_batches(bench: Bench, query: object, batches: int) -> None:
     """Wait until so many batches are finished: their commit files are there."""
     folder = bench.path / "out.checkpoint" / "commits"
     while not (folder / str(batches - 1)).exists():
-        assert query.isActive, query.exception()  # type: ignore[attr-defined]
+        assert query.isActive, query.exception()
         time.sleep(0.05)
 
 

@@ -125,7 +125,7 @@ def kafka() -> Iterator[FakeKafka]:
 def send(kafka: FakeKafka, *values: str | bytes | None, partition: int | None = None) -> None:
     """Write lines, in turns to both partitions or to one of them."""
     for value in values:
-        how = {} if partition is None else {"partition": partition}
+        how: dict[str, Any] = {} if partition is None else {"partition": partition}
         kafka.produce("lines", value.encode() if isinstance(value, str) else value, **how)
 
 

@@ -290,7 +290,7 @@ def test_another_writer_in_the_directory(kafka: FakeKafka, tmp_path: Path) -> No
             done.append(other.run())
         return commit(batch, parts)
 
-    query.batches._writers["words"].commit = late  # type: ignore[method-assign]
+    query.batches._writers["words"].commit = late
     query.run()
     assert rows_in(tmp_path / "words", "word") == ["a", "a", "b"]
     assert rows_in(tmp_path / "counts", "word", "n") == counted("a", "b", "a")
@@ -308,7 +308,7 @@ def kill_before_commit(query: InProcess, commits: int) -> None:
             left[0] -= 1
             return real(*given)
 
-        writer.commit = commit  # type: ignore[method-assign]
+        writer.commit = commit  # type: ignore[assignment]
 
 
 @pytest.mark.parametrize("bad", ["bad", "poison"])

@@ -389,16 +389,16 @@ def test_a_python_process_that_dies_while_the_query_starts_is_tried_again() -> N
         raise Exception("Python worker exited unexpectedly" if len(tries) == 1 else "a mistake")
 
     vars(query).update(_start=start, _wait=lambda running: running, _pause=told.append)
-    attempts: list[Any] = [query._attempt(None, {}, 0.0) for _ in range(2)]  # type: ignore[arg-type]
+    attempts: list[Any] = [query._attempt(None, {}, 0.0) for _ in range(2)]
     assert attempts == [None, "running"]
     with pytest.raises(Exception, match="a mistake"):
-        query._attempt(None, {}, 0.0)  # type: ignore[arg-type]
+        query._attempt(None, {}, 0.0)
     assert told == ["a Python process of Spark's died; restarting the query"]
     query._outages = 10
     tries.clear()
     said = "a Python process of Spark's died, 11 times in a row; batch 3 is not committed"
     with pytest.raises(PassingError, match=said):
-        query._attempt(None, {}, 0.0)  # type: ignore[arg-type]
+        query._attempt(None, {}, 0.0)
 
 
 @pytest.mark.parametrize(("late", "ends_by"), [(0, None), (3, None), (11, "PassingError"), (99, "signal")])
@@ -427,9 +427,9 @@ def test_a_python_worker_that_is_late_for_the_first_look_is_waited_for(
     vars(query).update(given, _modules=[], _path=[])
     if ends_by == "PassingError":
         with pytest.raises(PassingError, match="a Python worker of Spark's did not start within 10 s"):
-            query._look_at_executors(session)  # type: ignore[arg-type]
+            query._look_at_executors(session)
     else:
-        query._look_at_executors(session)  # type: ignore[arg-type]
+        query._look_at_executors(session)
         assert query._outages == 0
     expected = {"signal": 3, None: late, "PassingError": 10}[ends_by]
     again = "a Python worker of Spark's did not start within 10 s; trying again in"
@@ -441,7 +441,7 @@ def test_a_query_that_is_asked_to_end_before_it_has_begun_does_not_start() -> No
     """A signal while Spark or a worker starts costs no start of the query."""
     query, session = object.__new__(Query), SimpleNamespace()
     vars(query).update(_values={"run.until": "end"}, _plan=SimpleNamespace(ticks=False), _received=[signal.SIGINT])
-    assert query._until_it_ends(session, {"spout": {}}, 0.0) == "signal"  # type: ignore[arg-type]
+    assert query._until_it_ends(session, {"spout": {}}, 0.0) == "signal"
 
 
 @pytest.mark.parametrize(

@@ -49,8 +49,8 @@ def waiting_query(received: list[int], **batches: Any) -> Query:
         **{"stopping": False, "busy": False, "error": None, "totals": SimpleNamespace(batches=0), **batches}
     )
     vars(query).update(_values={"run.for_s": None}, _batches=known, _received=received, _report=print, _started=0.0)
-    query._signals = SimpleNamespace(doing=None, watched=False)  # type: ignore[assignment]
-    query._begins_again = lambda running, error: False  # type: ignore[method-assign]
+    query._signals = SimpleNamespace(doing=None, watched=False)
+    query._begins_again = lambda running, error: False
     return query
 
 
@@ -62,20 +62,20 @@ def test_a_jvm_that_died_of_the_same_signal_is_no_error(signals: int, reason: st
     running: Any = Running(lambda: received.extend([signal.SIGTERM] * signals))
     assert query._wait(running) == reason
     with pytest.raises(GoneError):
-        waiting_query([])._wait(Running(lambda: None))  # type: ignore[arg-type]
+        waiting_query([])._wait(Running(lambda: None))
 
 
 def test_a_batch_that_was_not_finished_is_not_said_to_be() -> None:
     """Where the JVM took the batch along, the run was stopped at once."""
     query = waiting_query([signal.SIGTERM], error=GoneError())
-    assert query._wait(Running(lambda: None)) == "aborted"  # type: ignore[arg-type]
+    assert query._wait(Running(lambda: None)) == "aborted"
 
 
 def test_what_a_sink_could_not_write_is_an_error_all_the_same() -> None:
     """An error of our own, in the batch that was under way as the signal came, is not hidden by it."""
     error = SinkError("the disk is full")
     with pytest.raises(SinkError):
-        waiting_query([signal.SIGTERM], error=error)._wait(Running(lambda: None))  # type: ignore[arg-type]
+        waiting_query([signal.SIGTERM], error=error)._wait(Running(lambda: None))
 
 
 def test_a_batch_that_needs_spark_no_more_is_finished(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -88,7 +88,7 @@ def test_a_batch_that_needs_spark_no_more_is_finished(monkeypatch: pytest.Monkey
         query._batches.busy = len(slept) < 3
 
     monkeypatch.setattr("downspout.spark.topology.query.SYSTEM_CLOCK.sleep", sleep)
-    assert query._wait(Running(lambda: None)) == "signal"  # type: ignore[arg-type]
+    assert query._wait(Running(lambda: None)) == "signal"
     assert len(slept) == 3
 
 
@@ -113,7 +113,7 @@ def test_a_signal_before_the_query_runs_ends_the_run_too(
     monkeypatch.setattr(driver, "_session", session)
     monkeypatch.setattr(Query, "run", fall)
 
-    def run(checkpoint: str) -> driver.SparkRun:
+    def run(checkpoint: str) -> Any:
         given = ["kafka.bootstrap=localhost:1", f"parquet.directory={tmp_path / 'out'}", "kafka.topics=lines"]
         return driver.run(from_class(Plain, "plain"), overrides=given, checkpoint=tmp_path / checkpoint)
 

@@ -74,7 +74,7 @@ class Model:
 def test_what_is_tied_together_leaves_whole_or_not_at_all(data: st.DataObject) -> None:
     """Nothing of a failed try leaves, nor of what is tied to it, which is tried again; all else leaves once."""
     draw = data.draw
-    left = {Record(offset): draw(st.integers(1, 3)) for offset in range(draw(st.integers(1, 5)))}
+    left: dict[Any, int] = {Record(offset): draw(st.integers(1, 3)) for offset in range(draw(st.integers(1, 5)))}
     alive, model, output = list(left), Model(), StageOutput()
     expected, out, name = Counter[int](), Counter[int](), 0
     while alive:

@@ -88,7 +88,7 @@ def test_what_initialize_makes_again_need_not_be_kept() -> None:
 def test_tuples_can_be_kept() -> None:
     """A tuple that a bolt holds comes back with its fields, though the class of its values is in no module."""
     bolt = built(Plain)
-    kind = namedtuple("SplitDefaultTuple", "origin word")
+    kind = namedtuple("SplitDefaultTuple", "origin word")  # type: ignore[name-match]
     kind.__module__ = "downspout.engine.lifecycle"
     bolt.waiting = {"a": Tuple("7", "split", "default", 3, kind(("t", "", 0, 1, ""), "a"))}
     state = save("bolt", bolt, {})

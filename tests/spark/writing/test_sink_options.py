@@ -50,7 +50,7 @@ def test_names_are_known_in_any_case() -> None:
         ({"kafka__sasl__plain__password": "env:NOT_SET"}, "NOT_SET is not in the environment"),
     ],
 )
-def test_an_option_that_is_wrong(options: dict[str, str], said: str) -> None:
+def test_an_option_that_is_wrong(options: dict[str, Any], said: str) -> None:
     """An unknown, malformed or contradictory option is an error that says what to write, before anything runs."""
     with pytest.raises(ConfigError) as caught:
         parse(**options)

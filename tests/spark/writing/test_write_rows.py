@@ -28,7 +28,7 @@ def kafka() -> Iterator[FakeKafka]:
         yield made
 
 
-def put(kafka: FakeKafka, *batches: dict[str, Any], task: WriteTask = TASK, **options: str) -> int:
+def put(kafka: FakeKafka, *batches: dict[str, Any], task: Any = TASK, **options: str) -> int:
     given = {"kafka.bootstrap.servers": kafka.bootstrap, "topic": "t", **options}
     found = parse_sink_options({name: text for name, text in given.items() if text}, streaming=False)
     return write_rows(found, task, [pa.RecordBatch.from_pydict(batch) for batch in batches])
@@ -102,7 +102,7 @@ def test_records_that_differ_in_anything_have_other_ids(kafka: FakeKafka) -> Non
         ({"value": ["a"], "headers": [[{"key": None, "value": b""}]]}, {}, "row 0: a header has no key"),
     ],
 )
-def test_a_row_that_cannot_be_written(kafka: FakeKafka, columns: Any, options: dict[str, str], said: str) -> None:
+def test_a_row_that_cannot_be_written(kafka: FakeKafka, columns: Any, options: dict[str, Any], said: str) -> None:
     """It fails the task with Spark's partition, the row's number and a cure; the task's producer is closed."""
     kafka.refuses = lambda r: errors.MessageSizeTooLargeError() if len(r.value or b"") > 50 else None
     closed = closing(kafka)
@@ -120,10 +120,10 @@ def closing(kafka: FakeKafka) -> list[Any]:
     def producer(**given: Any) -> Any:
         made = make(**given)
         close = made.close
-        made.close = lambda: (closed.append(made), close())  # type: ignore[method-assign]
+        made.close = lambda: closed.append(made) or close()
         return made
 
-    kafka.producer = producer  # type: ignore[method-assign]
+    kafka.producer = producer
     return closed
 
 
