@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
-import shutil
-import tempfile
-from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,34 +13,16 @@ from downspout.batches import Base
 from downspout.batches.sql_metadata import SqlMetadata
 from downspout.batches.sql_state import SqlStateTransaction
 from tests.batches.killing import World
-from tests.sampling import WHOLE
+from tests.killing import kill_everywhere
 
 pytestmark = [pytest.mark.fake_only("stops a process between any two statements, in virtual time")]
 
 RECOVERIES = ("at once", "with other batches", "killed again")
 """An opaque batch that comes again with another ``batch.records_max`` holds other records, fewer of them above all; a
 transactional one holds the same, and only those after it differ."""
-EVERY = 1 if WHOLE else 9
-"""In ``make test`` every so many-th moment is tried."""
-ROOM = Path("/dev/shm") if Path("/dev/shm").is_dir() else None
-_folders = itertools.count()
 
 
-def moments(folder: Path, kind: str) -> list[str]:
-    """Return the statement of each moment of a run that nothing happens to."""
-    found: list[str] = []
-    world = World(folder, kind)
-
-    def note(number: int, statement: str) -> bool:
-        found.append(statement)
-        return False
-
-    assert world.lives(note)
-    assert world.violations() == []
-    return found
-
-
-def recover(world: World, recovery: str, moment: int) -> None:
+def recover(world: Any, recovery: str, moment: int) -> None:
     """Let whoever comes after the dead go on to the end."""
     if recovery == "killed again":
         # Somewhere else in its life than the first: it has less to do, so the moment is counted round.
@@ -57,25 +35,7 @@ def recover(world: World, recovery: str, moment: int) -> None:
 @pytest.mark.parametrize("kind", ["opaque", "transactional"])
 def test_a_kill_at_any_statement_neither_loses_nor_doubles_a_record(kind: str) -> None:
     """Before and after each statement of coordinator, emitters and states, with each recovery: counts exact."""
-    root = Path(tempfile.mkdtemp(dir=ROOM))
-    try:
-        points = moments(root / "whole", kind)
-        wrong: list[str] = []
-        cells = Counter[str]()
-        for turn, moment in enumerate(range(1, len(points) + 1, EVERY)):
-            for recovery in RECOVERIES if WHOLE else (RECOVERIES[turn % 3],):
-                world = World(folder := root / str(next(_folders)), kind)
-                assert not world.lives(lambda number, _, moment=moment: number == moment)
-                recover(world, recovery, moment)
-                cells[recovery] += 1
-                wrong += [f"{moment} {points[moment - 1]}, {recovery}: {each}" for each in world.violations()]
-                shutil.rmtree(folder)
-        assert wrong == []
-        assert len(cells) == 3
-        assert len(points) > 100
-        print(f"{kind}: {len(points)} moments, {sum(cells.values())} cells")
-    finally:
-        shutil.rmtree(root, ignore_errors=True)
+    kill_everywhere(lambda folder: World(folder, kind), recover, RECOVERIES, few=1)
 
 
 def as_trident(patch: pytest.MonkeyPatch) -> None:

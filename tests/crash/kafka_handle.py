@@ -7,29 +7,11 @@ from typing import Any
 
 from downspout.kafka import OffsetAndMetadata, Record, TopicPartition, clusters
 from downspout.testing import FakeConsumer, FakeKafka
+from tests.killing import Stepped
 from tests.machine import Process
 
 
-class _Guarded:
-    """Hands every call on, unless the process is dead."""
-
-    def __init__(self, process: Process, real: Any) -> None:
-        self._process = process
-        self._real = real
-
-    def __getattr__(self, name: str) -> Any:
-        found = getattr(self._real, name)
-        if not callable(found):
-            return found
-
-        def call(*args: Any, **kwargs: Any) -> Any:
-            self._process.check()
-            return found(*args, **kwargs)
-
-        return call
-
-
-class KafkaHandle(_Guarded):
+class KafkaHandle(Stepped):
     """A cluster for one process; a topology reaches it under ``bootstrap``.
 
     Args:
@@ -63,7 +45,7 @@ class KafkaHandle(_Guarded):
         clusters.unregister(self.bootstrap)
 
 
-class ConsumerHandle(_Guarded):
+class ConsumerHandle(Stepped):
     def __init__(
         self,
         process: Process,

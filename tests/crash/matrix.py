@@ -40,6 +40,7 @@ from typing import Any
 from downspout.sink import SWEEP_AFTER_S, Layout, log, read_entries
 from tests.crash import words
 from tests.crash.world import GROUP, LATER, LOG, Life, Violation, World
+from tests.killing import ROOM
 from tests.machine import LOSSES, Loss, Step
 from tests.sampling import WHOLE
 
@@ -49,8 +50,6 @@ PROMPT = ("same", "other", "wakes")
 """Of stories in chunks: what comes late needs two flushes before it, and a chunk brings all that is there into one."""
 DRAWS = 25 if WHOLE else 1
 """How often chance decides what the loss ``some`` leaves at a point."""
-ROOM = Path("/dev/shm") if Path("/dev/shm").is_dir() else None
-"""Where worlds are built: in memory, where there is such a place."""
 
 
 def in_log(step: Step) -> bool:
@@ -192,9 +191,6 @@ SCENARIOS: dict[str, tuple[Scenario, type, Sequence[Mapping[str, Any]]]] = {
     "chunks added up": (stream, words.Counts, CHUNKS),
     "chunks in conflict": (conflict, words.Alone, CHUNKS),
 }
-EVERY = 1 if WHOLE else 9
-"""`make test` looks at each so many-th point: an odd number, so that of stories in chunks each way to recover has its
-turn. Which is the first goes by the commit."""
 OFTEN = {"checkpoints": 1}
 """After how many entries there is a checkpoint, where not after so many that no story gets there."""
 

@@ -8,8 +8,9 @@ import pytest
 
 from downspout.testing import Killed
 from tests.crash import words
-from tests.crash.matrix import CHUNKS, DEATHS, EVERY, PROMPT, RECOVERIES, SCENARIOS, Matrix, Outcome
+from tests.crash.matrix import CHUNKS, DEATHS, PROMPT, RECOVERIES, SCENARIOS, Matrix, Outcome
 from tests.crash.world import GROUP, Life, World
+from tests.killing import EVERY
 from tests.machine import LOSSES, Step
 from tests.sampling import sample
 

@@ -29,6 +29,7 @@ from tests.crash import words
 from tests.crash.kafka_handle import KafkaHandle
 from tests.crash.words import FIRST, GROUP, LATER, LINES, SHORT, TOPIC, rows_of
 from tests.disks import SimulatedDisk, visible
+from tests.killing import HastyClock
 from tests.machine import Loss, Process, Step, Volume
 
 OUT = "out"
@@ -39,14 +40,6 @@ STUCK_S = 100_000.0
 _worlds = itertools.count()
 _graphs: dict[type, tuple[Graph, dict[str, dict[str, Any]]]] = {}
 _rows: dict[tuple[str, bytes], Counter[Any]] = {}
-
-
-class HastyClock(VirtualClock):
-    """Virtual time in large steps: who waits for a session to end need not look a hundred times."""
-
-    def sleep(self, seconds: float) -> None:
-        """Let at least a fifth of a second pass, unless it is the time that a round takes."""
-        self.advance(seconds if seconds <= ROUND_S else max(seconds, 0.2))
 
 
 class Violation(BaseException):

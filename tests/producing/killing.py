@@ -2,34 +2,27 @@
 
 from __future__ import annotations
 
-import itertools
 from collections import Counter
-from collections.abc import Callable
 from typing import Any, ClassVar
 
 import streamparse
 from streamparse import Topology
 
 from bolts.kafka import KafkaBolt
-from downspout.errors import DownspoutError
-from downspout.kafka import clusters
-from downspout.testing import ROUND_S, FakeKafka, Killed, VirtualClock, run_topology
+from downspout.testing import FakeKafka
 from spouts.kafka import KafkaSpout
+from tests import killing
 
 IN, OUT, GROUP = "in", "out", "copies"
-STEPS = ("transactional_producer", "begin", "send", "flush", "send_offsets", "commit", "abort", "committed", "poll")
-"""Calls that are steps."""
+RECORDS = 16
 SENDS_EVERY = 5
-"""Only every so many-th send is one: one is like the next."""
-_worlds = itertools.count()
+"""Only every so many-th send is a step: one is like the next."""
 
 
-class HastyClock(VirtualClock):
-    """Virtual time in large steps: who waits for a session to end need not look a hundred times."""
-
-    def sleep(self, seconds: float) -> None:
-        """Let at least a fifth of a second pass, unless it is the time that a round takes."""
-        self.advance(seconds if seconds <= ROUND_S else max(seconds, 0.2))
+def fill(kafka: FakeKafka) -> None:
+    kafka.create_topic(IN, 2)
+    for number in range(RECORDS):
+        kafka.produce(IN, b"bad" if number == 9 else b"%d" % number, partition=number % 2)
 
 
 class Split(streamparse.Bolt):
@@ -53,104 +46,19 @@ class Copies(Topology):
     out = KafkaBolt.spec(inputs=[split], topic=OUT, transactional=True, auto_create=False)
 
 
-class Life:
-    """One process: its calls of Kafka are steps, and before and after each something may happen to it.
+class World(killing.World):
+    steps = ("transactional_producer", "begin", "flush", "send_offsets", "commit", "abort", "committed", "poll")
+    takes_over = True
 
-    Args:
-        world: what outlives it.
-        at: called with the number of each step, twice: before it, and (as its half) when it took effect.
-    """
-
-    def __init__(self, world: World, at: Callable[[float, str], None]) -> None:
-        self.world, self._at = world, at
-        self.steps = 0
-        self.is_dead = False
+    def __init__(self) -> None:
+        super().__init__(Copies)
+        fill(self.kafka)
+        self.kafka.create_topic(OUT, 2)
         self._sends = 0
 
-    def run(self) -> bool:
-        """Run to the end of the log; return whether it got there, and was not killed or ended by another one."""
-        bootstrap = f"fake://life-{next(_worlds)}"
-        clusters.register(bootstrap, Guarded(self, self.world.kafka))
-        try:
-            run_topology(
-                self.world.topology,
-                config={"kafka.bootstrap": bootstrap, "topology.message.timeout.secs": 30, **self.world.settings},
-                clock=self.world.clock,
-            )
-        except (Killed, DownspoutError):
-            return False
-        finally:
-            clusters.unregister(bootstrap)
-        return True
-
-    def step(self, name: str) -> Callable[[], None]:
-        self.check()
-        if name not in STEPS:
-            return lambda: None
-        if name == "send":
-            self._sends += 1
-            if self._sends % SENDS_EVERY:
-                return lambda: None
-        self.steps += 1
-        number = self.steps
-        self._at(number, name)
-        self.check()
-
-        def end() -> None:
-            self._at(number + 0.5, name)
-            self.check()
-
-        return end
-
-    def check(self) -> None:
-        if self.is_dead:
-            raise Killed
-
-
-class Guarded:
-    """Hands each call on, as a step of a life."""
-
-    def __init__(self, life: Life, real: Any) -> None:
-        self._life, self._real = life, real
-
-    def __getattr__(self, name: str) -> Any:
-        found = getattr(self._real, name)
-        if not callable(found):
-            return found
-
-        def call(*args: Any, **options: Any) -> Any:
-            end = self._life.step(name)
-            answer = found(*args, **options)
-            end()
-            return Guarded(self._life, answer) if name in ("consumer", "producer", "transactional_producer") else answer
-
-        return call
-
-    def __enter__(self) -> Guarded:
-        self._real.__enter__()
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self._real.__exit__(*error)
-
-
-class World:
-    """Kafka, and what must be in it in the end."""
-
-    def __init__(self, topology: Any = Copies, **settings: Any) -> None:
-        self.topology, self.settings = topology, settings
-        self.clock = HastyClock()
-        self.kafka = FakeKafka(f"killing-{next(_worlds)}", self.clock)
-        self.kafka.create_topic(IN, 2)
-        self.kafka.create_topic(OUT, 2)
-        for number in range(16):
-            value = b"bad" if number == 9 else b"%d" % number
-            self.kafka.produce(IN, value, partition=number % 2)
-
-    def live(self, at: Callable[[float, str], None] = lambda number, name: None) -> tuple[Life, bool]:
-        """Let a process run; return it, and whether it got to the end."""
-        life = Life(self, at)
-        return life, life.run()
+    def is_step(self, call: str) -> bool:
+        self._sends += call == "send"
+        return super().is_step(call) or (call == "send" and self._sends % SENDS_EVERY == 0)
 
     def is_open(self) -> bool:
         """Return whether a transaction is open, with records in it or not."""
@@ -158,13 +66,10 @@ class World:
 
     def violations(self) -> list[str]:
         """Return what is wrong now: results that are there twice, not at all, or that should not be."""
-        found = self._committed(OUT)
-        expected = Counter(f"{n}.{half}" for n in range(16) if n != 9 for half in range(2))
+        found = self.committed(OUT)
+        expected = Counter(f"{n}.{half}" for n in range(RECORDS) if n != 9 for half in range(2))
         wrong = [
             f"{value}: {found[value]} times" for value in sorted(found | expected) if found[value] != expected[value]
         ]
-        dead = self._committed(f"{GROUP}.dead-letters")
+        dead = self.committed(f"{GROUP}.dead-letters")
         return wrong + ([] if dead == {"bad": 1} else [f"dead letters: {dict(dead)}"])
-
-    def _committed(self, topic: str) -> Counter[str]:
-        return Counter((record.value or b"").decode() for record in self.kafka.records(topic))

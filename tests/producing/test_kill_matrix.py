@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
 
 import pytest
 
 from downspout.kafka import GroupMembership, OffsetAndMetadata, OpenTransaction, TopicPartition
-from tests.producing.killing import GROUP, IN, Life, World
+from tests.producing.killing import GROUP, IN, World
 
 pytestmark = [pytest.mark.fake_only("stops a process between any two calls of Kafka")]
 
@@ -16,52 +15,23 @@ LATER_S = 2_000.0
 """After so long, sessions and transactions of the dead have timed out."""
 
 
-def points() -> list[tuple[float, str]]:
-    """Return the steps of a run that nothing happens to."""
-    found: list[tuple[float, str]] = []
-    world = World()
-    _, ended = world.live(lambda number, name: found.append((number, name)))
-    assert ended
-    assert world.violations() == []
-    return found
-
-
-def killer(point: float, hit: Callable[[], None]) -> tuple[list[Life], Callable[[float, str], None]]:
-    """Return what kills the process that is put into the list, at a step."""
-    lives: list[Life] = []
-
-    def at(number: float, name: str) -> None:
-        if number == point:
-            hit()
-            lives[0].is_dead = True
-
-    return lives, at
-
-
-def killed_at(world: World, point: float, hit: Callable[[], None]) -> bool:
-    """Let a process run until a step; return whether it got to the end."""
-    lives, at = killer(point, hit)
-    life = Life(world, at)
-    lives.append(life)
-    return life.run()
-
-
 @pytest.mark.slow
 def test_a_kill_at_any_step_neither_loses_nor_doubles_a_result() -> None:
     """Started again at once, or after everything has timed out; most kills hit an open transaction."""
-    steps = points()
+    steps = World().moments()
     hits, wrong = Counter[bool](), []
-    for point, name in steps:
+    for point, name in enumerate(steps, 1):
         for pause_s in (0.0, LATER_S):
             world = World()
-            ended = killed_at(world, point, lambda world=world: hits.update([world.is_open()]))
+            ended = world.lives(lambda number, _, point=point: number == point)
+            hits[world.is_open()] += not ended
             world.clock.advance(pause_s)
             if not ended:
-                world.live()
+                world.lives()
             wrong += [f"{point} {name} {pause_s}: {each}" for each in world.violations()]
     assert wrong == []
     assert hits[True] > len(steps) / 2
-    assert {name for _, name in steps} >= {"transactional_producer", "begin", "send", "send_offsets", "commit", "abort"}
+    assert {*steps} >= {"transactional_producer", "begin", "send", "send_offsets", "commit", "abort"}
 
 
 @pytest.mark.parametrize("is_shown", [True, False])
@@ -76,7 +46,7 @@ def test_a_run_says_which_transaction_it_waits_for_and_goes_on(
     other.begin()
     other.send_offsets({TopicPartition(IN, 1): OffsetAndMetadata(3, "", -1)}, GroupMembership(GROUP))
     began = world.clock.monotonic()
-    assert world.live()[1]
+    assert world.lives()
     assert world.violations() == []
     assert world.clock.monotonic() - began > 40.0
     whose, until = ("transaction of copies.2.out.0", "40 s") if is_shown else ("transaction", "its produce.")
@@ -92,7 +62,7 @@ def test_a_transaction_that_kafka_has_lost_is_named(
     other = world.kafka.transactional_producer("copies.2.out.0")
     other.begin()
     other.send_offsets({TopicPartition(IN, 1): OffsetAndMetadata(3, "", -1)}, GroupMembership(GROUP))
-    assert world.live()[1]
+    assert world.lives()
     assert "Kafka considers a transaction of copies.1.out.0 ended, but it stays open on in[1]" in caplog.text
 
 
@@ -100,13 +70,13 @@ def test_a_transaction_that_kafka_has_lost_is_named(
 @pytest.mark.slow
 def test_a_second_kill_in_the_recovery_changes_nothing() -> None:
     """At some steps of the first run, and some of the second."""
-    steps, wrong = points(), []
-    for first, _ in steps[:: len(steps) // 12]:
-        for second in range(1, 30, 4):
+    steps, wrong = len(World().moments()), []
+    for first in range(1, steps, steps // 12):
+        for second in range(2, 60, 8):
             world = World()
-            for point in (first, second + 0.5):
-                killed_at(world, point, lambda: None)
-            world.live()
+            for point in (first, second):
+                world.lives(lambda number, _, point=point: number == point)
+            world.lives()
             wrong += [f"{first} {second}: {each}" for each in world.violations()]
     assert wrong == []
 
@@ -116,14 +86,14 @@ def test_a_second_kill_in_the_recovery_changes_nothing() -> None:
 def test_a_process_that_stood_still_while_another_took_over_changes_nothing() -> None:
     """At any step the first one sleeps, the second does all of the work, and the first goes on."""
     wrong = []
-    for point, name in points():
+    for point, name in enumerate(World().moments(), 1):
         world = World()
 
-        def at(number: float, _: str, point: float = point, world: World = world) -> None:
+        def sleep(number: int, _: str, point: int = point, world: World = world) -> None:
             if number == point:
                 world.clock.advance(LATER_S)
-                world.live()
+                world.lives()
 
-        world.live(at)
+        world.lives(sleep)
         wrong += [f"{point} {name}: {each}" for each in world.violations()]
     assert wrong == []

@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
-import shutil
-import tempfile
-from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,7 +10,7 @@ import pytest
 
 from downspout.offsets.stores.sql import SqlStore
 from downspout.sql.sql_writer import SqlLog, SqlWriter
-from tests.sampling import WHOLE
+from tests.killing import kill_everywhere
 from tests.sql.killing import MODES, World
 
 pytestmark = [pytest.mark.fake_only("stops a process between any two statements, in virtual time")]
@@ -22,27 +18,9 @@ pytestmark = [pytest.mark.fake_only("stops a process between any two statements,
 RECOVERIES = ("at once", "after the time-out", "by another worker", "killed again")
 LATER_S = 2_000.0
 """After so long, the session of the dead is over, and tuples have timed out."""
-EVERY = 1 if WHOLE else 9
-"""In ``make test`` every so many-th moment is tried."""
-ROOM = Path("/dev/shm") if Path("/dev/shm").is_dir() else None
-_folders = itertools.count()
 
 
-def moments(folder: Path, mode: str) -> list[str]:
-    """Return the statement of each moment of a run that nothing happens to."""
-    found: list[str] = []
-    world = World(folder, mode)
-
-    def note(number: int, statement: str) -> bool:
-        found.append(statement)
-        return False
-
-    assert world.lives(note)
-    assert world.violations() == []
-    return found
-
-
-def recover(world: World, recovery: str, moment: int) -> None:
+def recover(world: Any, recovery: str, moment: int) -> None:
     """Let whoever comes after the dead go on to the end."""
     if recovery == "killed again":
         # Somewhere else in its life than the first: it has less to do, so the moment is counted round.
@@ -60,26 +38,7 @@ def recover(world: World, recovery: str, moment: int) -> None:
 @pytest.mark.parametrize("mode", MODES)
 def test_a_kill_at_any_statement_neither_loses_nor_doubles_a_row(mode: str) -> None:
     """Before and after each statement, with each recovery: rows exact, offsets the end, dead letter written."""
-    root = Path(tempfile.mkdtemp(dir=ROOM))
-    try:
-        points = moments(root / "whole", mode)
-        wrong: list[str] = []
-        cells = Counter[str]()
-        for turn, moment in enumerate(range(1, len(points) + 1, EVERY)):
-            recoveries = RECOVERIES if WHOLE else (RECOVERIES[turn % 4], RECOVERIES[(turn + 1) % 4])
-            for recovery in recoveries:
-                world = World(folder := root / str(next(_folders)), mode)
-                assert not world.lives(lambda number, _, moment=moment: number == moment)
-                recover(world, recovery, moment)
-                cells[recovery] += 1
-                wrong += [f"{moment} {points[moment - 1]}, {recovery}: {each}" for each in world.violations()]
-                shutil.rmtree(folder)
-        assert wrong == []
-        assert len(cells) == 4
-        assert len(points) > 100
-        print(f"{len(points)} moments, {sum(cells.values())} cells")
-    finally:
-        shutil.rmtree(root, ignore_errors=True)
+    kill_everywhere(lambda folder: World(folder, mode), recover, RECOVERIES, few=2)
 
 
 def without_log(patch: pytest.MonkeyPatch) -> None:
