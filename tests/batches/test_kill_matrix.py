@@ -73,11 +73,12 @@ def test_the_matrix_sees_what_is_wrong(mutant: Callable[[Any], None], tmp_path: 
     """Each way to count twice or not at all is found at some moment."""
     with pytest.MonkeyPatch.context() as patch:
         mutant(patch)
+        settings: dict[str, Any] = {"batch.records_max": 2}
         for moment in range(40, 200, 4):
             world = World(tmp_path / str(moment), "opaque")
             if not world.lives(lambda number, _, moment=moment: number == moment):
                 try:
-                    ended = world.lives(**{"batch.records_max": 2})
+                    ended = world.lives(**settings)
                 except AssertionError:  # it ended with an error: the mutant is found
                     return
                 if not ended:

@@ -207,7 +207,7 @@ def test_a_start_says_what_it_waits_for(tmp_path: Path, no_jars: None, monkeypat
         EmbeddedKafka(tmp_path / "kafka").start(print)
     (format_what, first), (answer_what, second) = awaited
     assert "to format" in format_what
-    assert "to answer (at most 60 s; its log is" in answer_what
+    assert "to answer (at most 180 s; its log is" in answer_what
     assert first is second is print
 
 

@@ -61,6 +61,6 @@ def test_a_client_that_may_not_see_the_topic_of_commits_gets_kafkas_error() -> N
     """Brokers describe a topic without the right to see it as one without partitions."""
     admin = Admin("Ongoing", ())
     denied = {"error_code": errors.TopicAuthorizationFailedError.errno, "partitions": []}
-    admin.describe_topics = lambda topics: [denied]  # type: ignore[method-assign]
+    admin.describe_topics = lambda topics: [denied]
     with pytest.raises(errors.TopicAuthorizationFailedError):
         open_transactions(admin, "group")
