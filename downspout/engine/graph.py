@@ -18,6 +18,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import pystorm.spout
 from streamparse.dsl.bolt import JavaBoltSpec
@@ -147,13 +148,26 @@ def _problems(graph: Graph, component: Component) -> Iterator[str]:
     for stream in component.streams.values():
         for name in stream.fields:
             if not name.isidentifier() or keyword.iskeyword(name) or name.startswith("_"):
-                yield f"{component.name}: field {name!r} of stream {stream.name!r} is not a valid name in Python"
+                yield (
+                    f"{component.name}: field {name!r} of stream {stream.name!r} is not a valid name in Python "
+                    f"(try {_valid_name(name)!r})"
+                )
         if len(set(stream.fields)) != len(stream.fields):
             yield f"{component.name}: stream {stream.name!r} names a field twice"
     if not component.is_spout and not component.inputs:
         yield f"{component.name} has no inputs"
     for given in component.inputs:
         yield from _input_problems(graph, component.name, given)
+
+
+def _valid_name(name: str) -> str:
+    """Return the valid field name closest to a name.
+
+    >>> _valid_name("a b"), _valid_name("_id"), _valid_name("class"), _valid_name("2")
+    ('a_b', 'id', 'class_', 'field')
+    """
+    name = re.sub(r"\W", "_", name).lstrip("_0123456789") or "field"
+    return f"{name}_" if keyword.iskeyword(name) else name
 
 
 def _input_problems(graph: Graph, name: str, given: Input) -> Iterator[str]:
@@ -283,7 +297,7 @@ def require_fields(graph: Graph) -> None:
 
 def topology_id(name: str, *, redeploy: bool = False, clock: Clock = SYSTEM_CLOCK) -> str:
     """Return the topology's id, ``NAME-COUNT-SECONDS`` as on Storm; ``redeploy`` makes a new one."""
-    path = folders.home() / "state" / f"{re.sub(r'[^A-Za-z0-9_.-]', '_', name)}.json"
+    path = folders.home() / "state" / f"{quote(name, safe='')}.json"
     try:
         known = _read(path)
         if known is not None and not redeploy:

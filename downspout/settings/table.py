@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -37,7 +38,7 @@ def _parse_int(value: Any) -> int:
 
 
 def _parse_float(value: Any) -> float:
-    if isinstance(value, bool) or (number := float(value)) != number:
+    if isinstance(value, bool) or not math.isfinite(number := float(value)):
         raise ValueError(value)
     return number
 
@@ -405,7 +406,7 @@ def check_number(key: str, value: Any, source: str) -> None:
         return
     try:
         number: Any = PARSERS[kind](value)
-        fits = 0 <= number < float("inf")
+        fits = 0 <= number
     except (TypeError, ValueError, OverflowError):
         fits = False
     if not fits:

@@ -108,13 +108,20 @@ def test_the_topology_id_stays_until_a_redeploy():
     assert topology_id("other", clock=clock) == "other-1-1050"
 
 
+def test_topologies_with_similar_names_have_ids_of_their_own():
+    """Characters that no file name should have, such as a slash or an umlaut, stay different in the file's name."""
+    names = ["wärter", "wörter", "w_rter", "w/rter", "w rter"]
+    ids = [topology_id(name, clock=VirtualClock(wall=at)) for at, name in enumerate(names)]
+    assert ids == [f"{name}-1-{at}" for at, name in enumerate(names)]
+
+
 def test_a_broken_state_file_is_named():
     """A state file that is not ours is an error that says what to do, not a new id in silence."""
     topology_id("a/b c", clock=VirtualClock())
     (path,) = (folders.home() / "state").iterdir()
-    assert path.name == "a_b_c.json"
+    assert path.name == "a%2Fb%20c.json"
     path.write_text("{")
-    with pytest.raises(ConfigError, match=r"a_b_c.json is damaged. Try: delete it"):
+    with pytest.raises(ConfigError, match=r"a%2Fb%20c.json is damaged. Try: delete it"):
         topology_id("a/b c")
 
 

@@ -41,8 +41,9 @@ def test_what_is_beyond_a_limit_is_refused(given: type) -> None:
             assert setting.parse(given(limit), "test") == limit
             with pytest.raises(ConfigError, match=rf"^{key} = .* is {said} "):
                 setting.parse(given(beyond), "test")
-        with pytest.raises(ConfigError, match=rf"^{key} = .* is not "):
-            setting.parse(given(math.nan), "test")
+        for unusable in (math.nan, math.inf, -math.inf):
+            with pytest.raises(ConfigError, match=rf"^{key} = .* is not "):
+                setting.parse(given(unusable), "test")
 
 
 def test_an_integer_beyond_the_range_of_floats_is_refused() -> None:
