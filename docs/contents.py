@@ -18,7 +18,7 @@ MOVED = {
     "CHANGELOG.md": "changelog.md",
 }
 """Pages whose place on the site is another than in the repository."""
-LISTED_ELSEWHERE = ("index.md", "pages.md", "api/", "decisions/0", "results/")
+LISTED_ELSEWHERE = ("index.md", "pages.md", "api/", "results/")
 """Where the names of pages begin that the list leaves out: itself, and what other pages list or only the site has."""
 INTRO = """# All pages
 

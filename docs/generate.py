@@ -17,15 +17,15 @@ from downspout.spark.kafka_sink import SINK_OPTIONS
 
 HERE = Path(__file__).parent
 TITLES = {
-    "kafka": ("KafkaSpout", "Arguments of `KafkaSpout.spec(...)`, without the prefix, or keys in any layer."),
-    "parse": ("JsonParseBolt and CsvParseBolt", "Arguments of their `spec(...)`, without the prefix."),
-    "lookup": ("LookupBolt", "Arguments of `LookupBolt.spec(...)`, without the prefix."),
-    "produce": ("KafkaBolt", "Arguments of `KafkaBolt.spec(...)`, without the prefix."),
-    "parquet": ("ParquetBolt and AggregateBolt", "Arguments of their `spec(...)`, without the prefix."),
-    "state": ("StateBolt", "Arguments of `StateBolt.spec(...)`, without the prefix."),
-    "sql": ("SqlBolt", "Arguments of `SqlBolt.spec(...)`, without the prefix."),
-    "batch": ("KafkaBatches", "Arguments of `KafkaBatches.spec(...)`, without the prefix."),
-    "run": ("The local engine", "Most have an option of `downspout run`."),
+    "kafka": "KafkaSpout",
+    "parse": "JsonParseBolt and CsvParseBolt",
+    "lookup": "LookupBolt",
+    "produce": "KafkaBolt",
+    "parquet": "ParquetBolt and AggregateBolt",
+    "state": "StateBolt",
+    "sql": "SqlBolt",
+    "batch": "KafkaBatches",
+    "run": "The local engine",
 }
 INTRO = """# Settings
 
@@ -33,7 +33,7 @@ A setting has one value for a topology, or one per component. The first layer th
 
 1. the command line: `--set KEY=VALUE`, or `--set COMPONENT:KEY=VALUE` for one component
 2. the environment: `DOWNSPOUT_KAFKA_GROUP` is `kafka.group`
-3. the topology: first the component's `config`, then the topology's
+3. the topology: first the component's `config`, or arguments of its `spec(...)` without the prefix, then the topology's
 4. `downspout.toml` in the working directory
 5. the default
 
@@ -199,9 +199,8 @@ def settings_page() -> str:
     """Return docs/reference/settings.md."""
     parts = [INTRO]
     for scope in dict.fromkeys(setting.scope for setting in SETTINGS.values()):
-        title, lead = TITLES.get(scope, (scope, ""))
         table = markdown([setting for setting in SETTINGS.values() if setting.scope == scope])
-        parts.append(f"## {title}\n\n{lead}\n\n{table}\n")
+        parts.append(f"## {TITLES.get(scope, scope)}\n\n{table}\n")
     return "\n".join(parts)
 
 
@@ -223,7 +222,8 @@ def metrics_page() -> str:
     return f"{page}\n{PARTITIONS_INTRO}{partitions}\n\n{RUN_INTRO}{of_run}\n"
 
 
-USES = {"both": "batch, stream", "batch": "batch", "stream": "stream"}
+USES = {"both": ".", "batch": " (batch only).", "stream": " (streams only)."}
+"""How the meaning of an option ends."""
 
 
 def spark_source_page() -> str:
@@ -239,9 +239,10 @@ def spark_sink_page() -> str:
 def options_table(options: Mapping[str, Option]) -> str:
     """Return a table of options, and below it what else there is to say."""
     rows = [
-        f"| `{name}` | {o.default} | {USES[o.use]} | {o.text.replace('|', '&#124;')} |" for name, o in options.items()
+        f"| `{name}` | {o.default} | {o.text.replace('|', '&#124;').removesuffix('.')}{USES[o.use]} |"
+        for name, o in options.items()
     ]
-    table = "\n".join(["| option | default | for | meaning |", "| --- | --- | --- | --- |", *rows])
+    table = "\n".join(["| option | default | meaning |", "| --- | --- | --- |", *rows])
     return table + notes({name: o.note for name, o in options.items()})
 
 

@@ -394,7 +394,7 @@ Address = tuple[str, int]
 def ask_all(
     addresses: Sequence[Address], client: Mapping[str, Any] | None = None
 ) -> tuple[Address | None, list[Trouble]]:
-    """Return the first address that works, or None and the trouble with each.
+    """Return the first address that works, or None and the problem of each.
 
     A silent address does not delay the others; the whole call takes 3 to 5 s at most.
 
@@ -480,7 +480,7 @@ def _advertised(host: str, port: int, answer: BrokerAnswer) -> Trouble | None:
 
 
 def _mismatch(host: str, port: int, client: Mapping[str, Any], step_s_max: float = 1.0) -> Trouble | None:
-    """Return the trouble if the port has a broker with another security protocol."""
+    """Return the problem if the broker at this port uses another security protocol."""
     ours, found = protocol_of(client), listener_at(host, port, step_s_max)
     if found is None:
         return None

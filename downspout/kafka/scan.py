@@ -88,7 +88,7 @@ class TopicReader:
         group: begin at this group's commits unless ``start`` is given, and commit for it.
         start: None: the group's commits, or the beginning.
         until: the end, as of now; None: unbounded.
-        note: receives remarks, such as offsets outside the log.
+        note: receives messages, such as offsets outside the log.
 
     Raises:
         BrokerError: no such topic or partition, or the brokers do not answer.

@@ -2,11 +2,9 @@
 
 To change which rows a flush drops: identity.py
 To change how a flush is staged, logged and published: writer.py
-To change how Spark commits a sink's batch: writer.py
 To change what a log entry holds: log_entry.py
 To change when a flush happens: row_sink.py
-To change what happens when a directory is opened after a crash, and when it is swept: recovery.py
-To change which directories are refused: recovery.py
+To change what happens after a crash, and which directories are refused: recovery.py
 To change when a directory is compacted while a topology runs: sink_bolt.py
 To change how files reach a disk: storage.py
 To change how files reach an object store, and when a request is resent: object_store.py

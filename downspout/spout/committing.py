@@ -72,9 +72,9 @@ class CommitFailurePolicy:
     A record that used up its attempts, and whose dead letter is not written, gets one more try: otherwise the next
     owner would give it up untried, though the cause may be repaired, and without knowing why it failed.
 
-    Process deaths are never omitted. Below the end of a search (``downspout.ledger.isolation``) an earlier owner's
-    count may include such deaths, and is recorded unchanged: otherwise a record that kills would do so again after each
-    orderly end.
+    Process deaths are never omitted. Until a search (``downspout.ledger.isolation``) is over, an earlier owner's count
+    may include such deaths, so it is recorded unchanged: otherwise each orderly end would clear the count of a record
+    that kills its process, and the record would kill again.
     """
 
     retries_max: int  # no more attempts of a record are recorded
