@@ -74,7 +74,7 @@ class ComponentOffers(Protocol):
         """Release everything; called once at the end of a run."""
 
     def before_exit(self) -> None:
-        """Clean up before the process ends, on Storm (``downspout.wire.multilang``)."""
+        """Clean up before the process ends, on Storm (``downspout.wire.multilang_component``)."""
 
 
 class SpoutOffers(ComponentOffers, Protocol):

@@ -26,9 +26,9 @@ from streamparse import Grouping, Stream
 from streamparse.dsl.bolt import ShellBoltSpec
 from streamparse.dsl.spout import ShellSpoutSpec
 
-from downspout.batches.batch_ranges import Emitting, NotYetError, Records
 from downspout.batches.coordinating import Coordinating, KafkaSource
 from downspout.batches.core.protocol import ATTEMPT, BATCH, COMMIT, CONTROL, FIELDS, Attempt
+from downspout.batches.emitting import Emitting, NotYetError, Records
 from downspout.batches.setup import BatchSetup, check, check_ackers
 from downspout.batches.stores import BatchStoreError, StaleCoordinatorError
 from downspout.clock import SYSTEM_CLOCK, Clock

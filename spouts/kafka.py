@@ -39,10 +39,10 @@ from downspout.settings.table import SETTINGS, component_config, parse_scope
 from downspout.spout.dead_lettering import DeadLettering
 from downspout.spout.emit_records import FlushRequests, RecordEmitter
 from downspout.spout.findings import doubts, is_transactional, setup_of
-from downspout.spout.group_session import GroupSession, SessionState, SpoutServices
 from downspout.spout.observe import Stalls, by_partition, final_gauges, summarise
 from downspout.spout.partition import CrashIsolation, Partition
 from downspout.spout.ports import Hooks, SpoutMetrics
+from downspout.spout.rebalancing import GroupSession, SessionState, SpoutServices
 from downspout.spout.settings import data_streams, lag_config
 from downspout.spout.spout_transactions import SpoutTransactions, TransactionDeadLetters
 from downspout.spout.tuples import RECORDS, choose_mode, streams

@@ -3,7 +3,7 @@
 ``core`` has the decisions, without I/O or clock; ``core.protocol`` defines the components' messages and ``stores`` the
 two ports.
 
-To change which offsets are in a batch (batch ranges): batch_ranges.py
+To change which offsets are in a batch and its repetitions (batch ranges): emitting.py
 To change how many records a batch has: batch_reader.py
 To change where a partition starts in a batch: batch_reader.py
 To change when a batch begins and commits: core/coordinator.py

@@ -2,6 +2,7 @@
 
 To change how JSON is parsed in columns: json.py
 To change how Avro and Protobuf are parsed in columns: binary_columns.py
+To change which values fit a type: ../sink/column_types.py
 To change how schemas are fetched: registry_client.py
 To change when a record is rejected: chunk_bolt.py
 """

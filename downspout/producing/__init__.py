@@ -3,7 +3,7 @@
 To change what a tuple becomes in Kafka: mapper.py
 To change when a tuple is acked: sending.py
 To change which producer errors concern all records: sending.py
-To change what belongs to a transaction: spout_transaction.py
+To change what belongs to a transaction, and how a fenced producer is replaced: spout_transaction.py
 To change which results a transaction already has: spout_transaction.py
 """
 

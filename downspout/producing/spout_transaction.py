@@ -14,6 +14,11 @@ commit     all records that are out have their answer;         the transaction i
 A fail of any of them means that the transaction is aborted, or that its outcome is unknown. Then the spout opens a new
 session and continues from Kafka's committed offsets. How this works with other tasks and late tuples:
 :mod:`downspout.producing.transactions`.
+
+**Fencing.** The transactional id is made of the names and numbers of the topology, sink and spout tasks. An ``open``
+makes a new producer if there is none, or aborts the open transaction: no earlier result can be committed once the spout
+reads its committed offsets. Kafka refuses the offsets of a member that has left the group. A partition that another
+spout opens is taken out of the first one's transaction, which can then only be aborted.
 """
 
 from __future__ import annotations

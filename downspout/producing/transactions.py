@@ -11,11 +11,6 @@ or a later one. A result is dropped if its offset is committed or the transactio
 identified by their origin, like rows in the Parquet sink, and by their topic. The results of a chunk are kept as
 columns while no other result has an offset between its first and last; then they are kept one by one until the
 transaction ends.
-
-**Fencing.** The transactional id is made of the names and numbers of the topology, sink and spout tasks. An ``open``
-makes a new producer if there is none, or aborts the open transaction: no earlier result can be committed once the spout
-reads its committed offsets. Kafka refuses the offsets of a member that has left the group. A partition that another
-spout opens is taken out of the first one's transaction, which can then only be aborted.
 """
 
 from __future__ import annotations

@@ -38,7 +38,7 @@ from downspout.run.supervisor import Supervisor, WorkersView
 from downspout.run.topology_check import refuse_spouts, split_groupings
 from downspout.run.worker_process import Worker, WorkerJob, WorkerProcess
 from downspout.spout.findings import setup_of
-from downspout.spout.group_session import open_consumer
+from downspout.spout.rebalancing import open_consumer
 from downspout.spout.settings import offsets_of
 from downspout.spout.starting import partitions_of, topics_of
 

@@ -406,7 +406,7 @@ def check_number(key: str, value: Any, source: str) -> None:
         return
     try:
         number: Any = PARSERS[kind](value)
-        fits = 0 <= number
+        fits = number >= 0
     except (TypeError, ValueError, OverflowError):
         fits = False
     if not fits:

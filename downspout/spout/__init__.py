@@ -7,7 +7,7 @@ To change whether tuples are records or chunks: tuples.py
 To change when a record is retried or dead-lettered: emit_records.py
 To change how a failed chunk is split: emit_chunks.py
 To change when a dead letter is durable: dead_lettering.py
-To change what happens before a rebalance: group_session.py
+To change what happens before a rebalance: rebalancing.py
 To change what happens after a rebalance: assignment.py
 To change when a commit is sent: committing.py
 To change where offsets are stored outside Kafka: commit_stores.py
@@ -34,7 +34,7 @@ __getattr__, __all__ = offered(
         "ports": "OffsetStore OffsetStoreError SpoutListener SpoutMetrics StaleOwnerError StoreContext StoredOffset "
         "open_store",
         "polling": "PollReader",
-        "group_session": "TRANSITIONS GroupSession SessionState",
+        "rebalancing": "TRANSITIONS GroupSession SessionState",
         "settings": "GUARANTEES Identity Setup partitions_named",
         "starting": "StartNotes",
         "spout_transactions": "SpoutTransactions TransactionState",

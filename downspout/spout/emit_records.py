@@ -19,9 +19,9 @@ from downspout.kafka.retry_gate import describe
 from downspout.ledger.retry_schedule import RetryState
 from downspout.spout.cursor import offset_at
 from downspout.spout.dead_lettering import FailStreak, MaxLag
-from downspout.spout.group_session import SpoutServices
 from downspout.spout.partition import CrashIsolation, LastFailure, Partition
 from downspout.spout.ports import Hooks
+from downspout.spout.rebalancing import SpoutServices
 from downspout.wire.side_streams import FLUSH, FLUSH_S
 
 if TYPE_CHECKING:

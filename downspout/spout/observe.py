@@ -19,9 +19,9 @@ from downspout.kafka.port import Fetches, TopicPartition
 from downspout.kafka.retry_gate import RetryGate
 from downspout.ledger.breaker import PartitionProgress, StallReport
 from downspout.outages import CURES, OUTAGES, SILENT, Outage
-from downspout.spout.group_session import GroupSession, SessionState
 from downspout.spout.partition import LastFailure, Partition
 from downspout.spout.ports import SpoutMetrics
+from downspout.spout.rebalancing import GroupSession, SessionState
 from downspout.spout.settings import Setup
 
 

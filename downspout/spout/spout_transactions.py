@@ -53,7 +53,7 @@ class TransactionState(Enum):
 
 
 class Session(Protocol):
-    """What is needed of :class:`~downspout.spout.group_session.GroupSession`."""
+    """What is needed of :class:`~downspout.spout.rebalancing.GroupSession`."""
 
     consumer: ConsumerPort
     assignment: PartitionAssignment

@@ -15,13 +15,14 @@ Downspout component records these streams as ``wire.chunks`` when the topology c
 
 To change how a value travels to Storm: values.py
 To change how messages are read and written: serializer.py
+To change how bytes are read and written: pipe.py
 To change which streams carry chunks: side_streams.py
 """
 
 from __future__ import annotations
 
 from downspout.exports import offered
-from downspout.wire.multilang import MultilangComponent
+from downspout.wire.multilang_component import MultilangComponent
 from downspout.wire.serializer import WireError
 from downspout.wire.tuple_io import Outlet
 
@@ -29,7 +30,7 @@ __getattr__, _offered = offered(
     __name__,
     {
         "chunks": "is_packed pack unpack",
-        "multilang": "EXIT_S_MAX",
+        "multilang_component": "EXIT_S_MAX",
         "tuple_io": "READING acker as_origin emitter reader",
         "pipe": "Pipe",
         "serializer": "WireSerializer",

@@ -24,7 +24,7 @@ from streamparse.dsl.spout import ShellSpoutSpec
 
 from downspout.errors import DownspoutError
 from downspout.protocols import emits_chunks, scopes_of, takes_chunks
-from downspout.wire.multilang import MultilangComponent
+from downspout.wire.multilang_component import MultilangComponent
 from downspout.wire.side_streams import CHUNKS, FLUSH, TRANSACTIONS, config_of, connect, connect_transactions, readable
 
 

@@ -123,7 +123,7 @@ class RecreatedContract:
         self, topic: Topic, memory: MemoryBatches, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """Once the topic has not been there for some time, it is not waited for any more."""
-        monkeypatch.setattr("downspout.batches.batch_ranges.GONE_S", 0.5)
+        monkeypatch.setattr("downspout.batches.emitting.GONE_S", 0.5)
         topic.write(LINES)
         self._during(memory, "save_ranges", 1, lambda: pytest.fail("killed"))
         with pytest.raises(pytest.fail.Exception):

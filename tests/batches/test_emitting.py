@@ -7,7 +7,7 @@ import logging
 import pytest
 
 from downspout.batches import Attempt, BatchStoreContext, open_batch_store
-from downspout.batches.batch_ranges import Emitting
+from downspout.batches.emitting import Emitting
 from downspout.batches.setup import BatchSetup
 from downspout.clock import SYSTEM_CLOCK
 from downspout.kafka import TopicPartition

@@ -8,7 +8,7 @@ import pytest
 from kafka import errors
 
 from downspout.errors import BrokerError
-from downspout.spout import group_session
+from downspout.spout import rebalancing
 from spouts.kafka import KafkaSpout
 from tests.spout.spout_driver import Driver, Kafka, fill
 
@@ -19,7 +19,7 @@ def test_activate_goes_on_trying(kafka: Kafka, monkeypatch: pytest.MonkeyPatch) 
     driver.run(2)
     driver.ack_all()
     driver.spout.deactivate()
-    opened = group_session.open_consumer
+    opened = rebalancing.open_consumer
     tries = []
 
     def refuse(*args: object) -> object:
@@ -28,7 +28,7 @@ def test_activate_goes_on_trying(kafka: Kafka, monkeypatch: pytest.MonkeyPatch) 
             raise BrokerError("No Kafka")
         return opened(*args)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(group_session, "open_consumer", refuse)
+    monkeypatch.setattr(rebalancing, "open_consumer", refuse)
     driver.spout.activate()
     for _ in range(10):
         driver.spout.next_tuple()

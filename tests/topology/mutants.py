@@ -21,7 +21,7 @@ from downspout.spout import (
     PartitionAssignment,
     PartitionCursor,
     RecordEmitter,
-    group_session,
+    rebalancing,
 )
 
 Patch = pytest.MonkeyPatch
@@ -112,7 +112,7 @@ def forget_what_was_polled(patch: Patch) -> None:
 @mutant
 def commit_for_others(patch: Patch) -> None:
     """A member goes on committing for partitions that were taken away from it: a broker accepts that."""
-    forget, position, commit = PartitionAssignment._forget, PartitionCursor.position, group_session.commit_acked
+    forget, position, commit = PartitionAssignment._forget, PartitionCursor.position, rebalancing.commit_acked
     gone: dict[tuple[int, Any], Partition] = {}
 
     def keep(self: PartitionAssignment, tp: Any) -> None:
@@ -131,7 +131,7 @@ def commit_for_others(patch: Patch) -> None:
 
     patch.setattr(PartitionAssignment, "_forget", keep)
     patch.setattr(PartitionCursor, "position", reached)
-    patch.setattr(group_session, "commit_acked", commit_all)
+    patch.setattr(rebalancing, "commit_acked", commit_all)
 
 
 @mutant

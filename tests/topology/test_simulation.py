@@ -28,7 +28,7 @@ from downspout.batches import Base
 from downspout.cli import main
 from downspout.errors import BrokerError, TopologyError
 from downspout.kafka import Record
-from downspout.spout import group_session
+from downspout.spout import rebalancing
 from downspout.storm.groups import members
 from downspout.system.process import send_signal
 from downspout.testing import ProducedRecord, Scenario, simulate
@@ -278,14 +278,14 @@ def test_a_seed_repeats_in_another_process() -> None:
 
 def test_a_component_that_raises_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     """A spout that ends its process with an error of its own is a violation, though another process takes over."""
-    commit, calls = group_session.commit_acked, itertools.count()
+    commit, calls = rebalancing.commit_acked, itertools.count()
 
     def commit_or_raise(*given: Any, **named: Any) -> bool:
         if next(calls) == 3:
             raise AttributeError("no such thing")
         return commit(*given, **named)
 
-    monkeypatch.setattr(group_session, "commit_acked", commit_or_raise)
+    monkeypatch.setattr(rebalancing, "commit_acked", commit_or_raise)
     with pytest.raises(SimulationError, match="no such thing"):
         simulate(orders, [1])
 

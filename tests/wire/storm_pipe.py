@@ -22,8 +22,8 @@ EMITS_S_MAX = 90.0
 UNHURRIED = """
 import runpy, sys
 from downspout.kafka import consumer
-from downspout.wire import multilang
-multilang.EXIT_S_MAX, consumer.REMOTE_MS_MAX = 60.0, 60_000
+from downspout.wire import multilang_component
+multilang_component.EXIT_S_MAX, consumer.REMOTE_MS_MAX = 60.0, 60_000
 sys.argv[0] = "streamparse_run"
 runpy.run_module("streamparse.run", run_name="__main__", alter_sys=False)
 """

@@ -4,7 +4,7 @@ The rules are those of ``downspout.batches.core.protocol``. Each batch is in one
 process has seen the tuple of ``$batch``), or only *heard of* (other tuples came first).
 
 :class:`EmitterBatches` decides where each partition starts and which ranges are committed; see
-``downspout.batches.batch_ranges`` for why this is exact. ``stored`` always means the store's ranges of one partition,
+``downspout.batches.emitting`` for why this is exact. ``stored`` always means the store's ranges of one partition,
 by transaction.
 """
 
