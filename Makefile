@@ -31,7 +31,7 @@ kafka-demo: $(VENV)/.demo  ## from Kafka to Kafka exactly once, through ten kill
 sql-demo: $(VENV)/.demo  ## from Kafka into SQLite and PostgreSQL exactly once, through ten kills each (FLIGHTS=20000: fewer; KILLS=3)
 	@$(BIN)/python -m demos.drill sql $(if $(FLIGHTS),--flights $(FLIGHTS)) $(if $(KILLS),--kills $(KILLS))
 
-batch-demo: $(VENV)/.demo  ## words and flights counted in batches, opaque and transactional, locally, on Storm and on Spark, through kills (FLIGHTS=20000: fewer; KILLS=3; ENGINES=local)
+batch-demo: $(VENV)/.demo  ## words and flights counted in batches, opaque and transactional, locally, on Storm and on Spark, through kills (FLIGHTS=20000: fewer; KILLS=3; ENGINES="storm spark")
 	@$(BIN)/python -m demos.drill batches $(if $(FLIGHTS),--flights $(FLIGHTS)) $(if $(KILLS),--kills $(KILLS)) $(if $(ENGINES),--engines $(ENGINES))
 
 s3-demo: $(VENV)/.demo  ## the main job into an S3 bucket exactly once, through five kills, 503 and lost answers; read by four (FLIGHTS=20000: fewer; KILLS=3)
