@@ -72,7 +72,7 @@ class RunResult:
     duration_s: float  # seconds from activation to the last close; with workers, from the start of the first process
     components: Mapping[str, Counts]  # by name
     completed: int  # complete trees, and spout tuples without an id
-    failed: int  # failed trees, including timeouts, and failed tuples without a tree
+    failed: int  # failed trees (a chunk is one), including timeouts, and failed tuples without a tree
     timeouts: int
     in_flight: int  # trees open at the end
     latency_p50_ms: float | None  # median time from a spout's emit to its ack

@@ -157,8 +157,9 @@ class SpoutTask(Task):
             for tree in completed:
                 self._call("ack", "ack", tree.msg_id)
         self.acked += forest.records(completed)
+        self.failed += len(failed)  # trees, as timeouts are: the halving of a chunk is not as many failures as its records
         for tree, failure in failed:
-            self.failed += forest.records([tree])
+            forest.sizes.pop(tree, None)
             self._fail(tree, failure)
         self.world.latencies.add(completed, self.world.clock.monotonic)
         return len(completed) + len(failed)

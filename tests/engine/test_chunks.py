@@ -120,6 +120,7 @@ def test_a_chunk_fails_whole() -> None:
     result = run_topology(topology(Records), spouts={"source": [bad, good]})
     assert result.acked("source") == [good]
     assert set(map(id, result.failed("source"))) == {id(bad)}
+    assert result.run.failed == len(result.failed("source"))  # chunks, not their records
     assert result.run.in_flight == 0
 
 

@@ -204,7 +204,8 @@ def test_the_last_dead_letters_of_all_components_stand_above_the_fold(page: Page
 
     def letter(at_ms: int, component: str) -> dict[str, Any]:
         where = {"topic": TOPIC, "partition": 0, "offset": at_ms, "attempts": 1, "component": component}
-        return where | {"at_ms": at_ms, "error": f"ValueError: <b>{at_ms}</b>"}
+        text = f"<b>{at_ms}</b> does not fit" + " one line" * 40
+        return where | {"at_ms": at_ms, "error": f"ValueError: {TOPIC}[0]@{at_ms}: {text}. Try: another\n  in line 7"}
 
     letters = {
         "reader": {
@@ -227,10 +228,13 @@ def test_the_last_dead_letters_of_all_components_stand_above_the_fold(page: Page
         assert [(row[1], row[2]) for row in texts] == [
             (f"{TOPIC}[0]@{at}", "rejects" if at % 2 == 0 else "reader") for at in (8, 7, 6, 5, 4)
         ]
-        assert texts[0][-1] == "ValueError: <b>8</b>"
+        assert texts[0][-1] == "ValueError: <b>8</b> does not fit" + " one line" * 40 + "."
         box = page.locator("#last-dead-letters").bounding_box()
         assert box is not None
         assert box["y"] + box["height"] < 1_000
+        line = lines.first.bounding_box()
+        assert line is not None
+        assert line["height"] < 40
         expect(page.locator("#dead-letters .block")).to_have_count(8)
 
 

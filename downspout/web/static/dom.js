@@ -31,12 +31,12 @@ export function forget(id) {
 // columns: [heading, row => text or node, {text: left aligned, sort: name}]
 export function table(columns, rows, sorting) {
   const heads = columns.map(([heading, , how = {}]) =>
-    el("th", {class: how.text ? "text" : ""},
+    el("th", {class: how.text || how.long || how.brief ? "text" : ""},
       how.sort && sorting
         ? el("button", {"aria-pressed": String(sorting.by === how.sort), onclick: () => sorting.choose(how.sort)}, heading)
         : heading));
   const lines = rows.map((row) => el("tr", {}, ...columns.map(([, cell, how = {}]) =>
-    el("td", {class: how.long ? "text long" : how.text ? "text" : ""}, cell(row)))));
+    el("td", {class: how.long ? "text long" : how.brief ? "text brief" : how.text ? "text" : ""}, cell(row)))));
   return el("table", {}, el("thead", {}, el("tr", {}, ...heads)), el("tbody", {}, ...lines));
 }
 

@@ -36,7 +36,8 @@ export function blocked(rows) {
   const more = (row) => ` (${count(row.done)} done beyond it, ${count(row.lag)} behind)`;
   renew("blocked", rows, () => (rows.length ? rows.map((row) => (row.error
     ? el("div", {class: "block"}, ...name(row), el("span", {class: "bad"}, row.why), more(row),
-      el("div", {}, "last error: ", el("code", {}, row.error)), el("div", {}, el("b", {}, "Try: "), row.cure))
+      el("div", {}, "last error: ", el("code", {}, row.error.replace(`. Try: ${row.cure}`, ""))),
+      el("div", {}, el("b", {}, "Try: "), row.cure))
     : el("div", {class: "block quiet"}, ...name(row), row.why, more(row), row.cure ? `. If it stays so: ${row.cure}` : ""))) : null));
   byId("blocked").classList.toggle("failing", rows.some((row) => row.error));
 }
@@ -111,6 +112,11 @@ export function transactions(rows) {
 
 const LETTERS = 5; // above the fold; all that the API has stand further below
 
+// The first line of an error, without the record and the hint: both are on the page already.
+function inLine(row) {
+  return row.error.split("\n", 1)[0].replace(`${row.topic}[${row.partition}]@${row.offset}: `, "").replace(/ Try: .*/, "");
+}
+
 export function deadLetters(found) {
   const some = found.filter((each) => each.last.length);
   const last = some.flatMap((each) => each.last.map((row) => ({...row, by: each.component})))
@@ -118,7 +124,7 @@ export function deadLetters(found) {
   renew("last-dead-letters", last, () => (last.length ? table([
     ["at", (row) => clock(row.at_ms), {text: true}], ["record", (row) => `${row.topic}[${row.partition}]@${row.offset}`, {text: true}],
     ["written by", (row) => row.by, {text: true}], ["failed in", (row) => row.component || NONE, {text: true}],
-    ["error", (row) => el("code", {}, row.error.split("\n", 1)[0]), {long: true}],
+    ["error", (row) => el("code", {title: row.error}, inLine(row)), {brief: true}],
   ], last) : null));
   renew("dead-letters", some, () => (some.length ? some.flatMap((each) => [
     el("div", {}, `${each.component} → topic `, el("code", {}, each.topic)),
