@@ -157,7 +157,7 @@ class SpoutTask(Task):
             for tree in completed:
                 self._call("ack", "ack", tree.msg_id)
         self.acked += forest.records(completed)
-        self.failed += len(failed)  # trees, as timeouts are: the halving of a chunk is not as many failures as its records
+        self.failed += len(failed)  # trees, as timeouts are: halving a chunk does not fail each of its records
         for tree, failure in failed:
             forest.sizes.pop(tree, None)
             self._fail(tree, failure)
