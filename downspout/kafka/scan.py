@@ -52,7 +52,7 @@ def scan(
         idle = idle + 1 if consumer.position(tp) == position else 0
         if idle > idle_polls:
             raise errors.KafkaTimeoutError(
-                f"{coordinates(tp.topic, tp.partition, position)}: nothing arrives, but the log ends at {end}"
+                f"{coordinates(tp.topic, tp.partition, position)}: no record arrives, although the log ends at {end}"
             )
 
 

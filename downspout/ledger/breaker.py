@@ -63,7 +63,7 @@ class Breaker:
         self._last: _Cell | None = None
 
     def read(self, offset: int, count: int = 1) -> None:
-        """Count ``count`` new records, the first at ``offset``. O(1) amortised.
+        """Add ``count`` new records, the first at ``offset``. O(1) amortised.
 
         Offsets ascend from call to call.
         """

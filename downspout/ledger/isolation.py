@@ -37,7 +37,7 @@ ISOLATION_FROM = 2
 
 @dataclass(frozen=True, slots=True)
 class Isolation:
-    """The state of the search at one committed offset: how earlier owners ended, and which records are suspected.
+    """The state of the search at one committed offset: how earlier owners stopped, and which records are suspected.
 
     >>> died = AT_WORK.start(base=10, reach=9000, end=99_000)
     >>> died

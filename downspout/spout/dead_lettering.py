@@ -14,9 +14,9 @@ retried. A record in flight, or waiting for its retry, is dropped when it lies t
 one. More failed attempts than that before the first ack end the run. All dropped records are counted as
 ``left_behind``. (``downspout.spout.starting`` does the same for a commit that lies too far behind.)
 
-:class:`FailStreak` warns of a broken bolt long before the circuit breaker opens. The breaker counts records that failed
-for good. If everything fails, that takes all their retries: minutes, in which the spout reads on up to
-``kafka.uncommitted_max``. A sink that delays its acks must not make a few failed records look like the only ones: the
+:class:`FailStreak` warns of a broken bolt long before the circuit breaker opens. The breaker counts exhausted
+records. If every record fails, it takes minutes until the first ones are exhausted, and meanwhile the spout reads on,
+up to ``kafka.uncommitted_max``. A sink that delays its acks must not make a few failed records look like the only ones: the
 good ones are in flight meanwhile. So a streak requires that many first attempts have failed since the last ack, and
 that no more records than these are in flight.
 """

@@ -435,7 +435,7 @@ class UntrackedEmitter:
         self._dead_lettering.exhaust(part, record.offset)
 
     def leave_behind(self, parts: Iterable[Partition], now: int) -> None:
-        """Do nothing: no record is waited for."""
+        """Do nothing: the spout waits for no record."""
 
     def tried_before(self, tup_id: str) -> bool:
         """Return False: no record is tried twice."""

@@ -101,7 +101,7 @@ class PortTaken(Exception):
 
 
 def zookeeper_answers(ports: Ports, directory: Path) -> bool:
-    """Return whether our ZooKeeper, identified by its directory, serves. Raises PortTaken: another one does."""
+    """Return whether our ZooKeeper, identified by its directory, answers. Raises PortTaken if another one does."""
     try:
         with socket.create_connection((HOST, ports.zookeeper), timeout=2.0) as connection:
             connection.sendall(b"conf")

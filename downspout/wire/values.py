@@ -19,7 +19,7 @@ dict with other keys                  ``{"\0dict": [[key, value], …]}``   the 
 
 Texts that begin with NUL hardly exist, so a component that does not know this encoding reads and writes plain values. A
 UUID arrives as its text, an Enum as its value, a numpy scalar as Python's, a time without its ``fold``, and the NaT of
-pandas and numpy as None. Any other value, also a time with nanoseconds, is an error of the emit.
+pandas and numpy as None. Emitting any other value, such as a time with nanoseconds, is an error.
 
 Between two workers Storm sends tuples by Kryo, which knows texts (hence texts, not objects) but refuses classes that
 are not registered, and ends the worker. In the JVM, Storm's JSON parser creates objects of its own for lists, dicts and
