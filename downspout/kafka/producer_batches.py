@@ -53,7 +53,7 @@ Part = tuple[Sequence[int], int, ErrorOf | None]
 
 
 class BatchAnswer:
-    """The broker's answer to one batch, however often the client splits it."""
+    """The broker's answer to one batch, even if the client splits it."""
 
     def __init__(
         self,

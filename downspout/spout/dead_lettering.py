@@ -16,8 +16,8 @@ one. More failed attempts than that before the first ack end the run. All droppe
 
 :class:`FailStreak` warns of a broken bolt long before the circuit breaker opens. The breaker counts exhausted
 records. If every record fails, it takes minutes until the first ones are exhausted, and meanwhile the spout reads on,
-up to ``kafka.uncommitted_max``. A sink that delays its acks must not make a few failed records look like the only ones: the
-good ones are in flight meanwhile. So a streak requires that many first attempts have failed since the last ack, and
+up to ``kafka.uncommitted_max``. A sink that delays its acks must not make a few failed records look like the only ones:
+the good ones are in flight meanwhile. So a streak requires that many first attempts have failed since the last ack, and
 that no more records than these are in flight.
 """
 

@@ -252,7 +252,7 @@ class CrashIsolation:
 
     @property
     def awaited(self) -> bool:
-        """Return whether a process has died here and not all records that may be the cause are committed since.
+        """Return whether a process has died here, and records that may be the cause are not committed yet.
 
         The sooner records in flight are answered, the fewer are suspected at the next death.
         """

@@ -122,5 +122,5 @@ def test_a_broker_that_goes_away_in_the_middle_is_an_error() -> None:
         letters = read_dead_letters(kafka, "dead")
         assert len(list(islice(letters, 2_000))) == 2_000
         kafka.broker_down()
-        with pytest.raises(BrokerError, match=r"dead\[0\]@2000: nothing arrives, but the log ends at 2001"):
+        with pytest.raises(BrokerError, match=r"dead\[0\]@2000: no record arrives, although the log ends at 2001"):
             next(letters)
