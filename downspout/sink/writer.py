@@ -181,13 +181,13 @@ class SinkWriter(DirectoryWriter):
             return
         if why := self.log.refusals(self._schema):
             raise SinkError(
-                f"{self.directory} has the columns {', '.join(self.log.schema or ())}; this sink has "
-                f"{', '.join(self._schema)}: {'; '.join(why)}",
+                f"{self.directory} cannot take this sink's columns: {'; '.join(why)}. It has the columns "
+                f"{', '.join(self.log.schema or ())}; this sink has {', '.join(self._schema)}",
                 cure="only add columns without !, or widen columns; or another parquet.directory; or "
                 f"parquet.rebuild={self.log.rebuild + 1}, to rebuild it",
             )
-        # Not only at the opening: of two that start on an empty directory together, each finds it empty. Whose entry
-        # comes first decides here, too. Once there is a row of ours, all is well for ever.
+        # Not only at the opening: if two sinks start on an empty directory together, both find it empty, and the first
+        # entry decides. After our first row, this check can never fail again.
         refuse_other_topics(self.log, self._run)
         if entries or not self.steps:
             has_rows = len(self.log.coverage) > 0
