@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from demos.screen import Screen
 from downspout.errors import ComponentError
+from downspout.formatting import counted
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -120,4 +121,4 @@ def count_of(kills: int, wanted: int, when: str = "") -> str:
     >>> count_of(5, 5), count_of(3, 5)
     ('5 kills', '3 kills of 5: after that all was written')
     """
-    return f"{kills} kills{when}" + ("" if kills == wanted else f" of {wanted}: after that all was written")
+    return f"{counted(kills, 'kill')}{when}" + ("" if kills == wanted else f" of {wanted}: after that all was written")

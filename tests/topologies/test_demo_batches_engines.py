@@ -32,6 +32,6 @@ def test_states_equal_a_plain_count_on_storm_and_spark(tmp_path: Path, monkeypat
     assert demo.run() == 0, out.getvalue()
     said = " ".join(out.getvalue().split())
     for engine in ("Storm", "Spark"):
-        assert f"✓ {engine} opaque, words: 1 kills, 1 of them in a batch, the broker restarted, " in said
+        assert f"✓ {engine} opaque, words: 1 kill, 1 of them in a batch, the broker restarted, " in said
         assert f"✓ {engine} opaque, flights: 0 kills, " in said
     assert "to 900 900 900" in said
