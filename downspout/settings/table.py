@@ -38,7 +38,7 @@ def _parse_int(value: Any) -> int:
 
 
 def _parse_float(value: Any) -> float:
-    if isinstance(value, bool) or not math.isfinite(number := float(value)):
+    if isinstance(value, bool) or math.isnan(number := float(value)):
         raise ValueError(value)
     return number
 
@@ -146,6 +146,8 @@ class Setting:
             return None
         try:
             parsed = PARSERS[self.kind](value)
+            if self.kind is float and math.isinf(parsed):
+                raise ValueError(value)
         except (TypeError, ValueError, OverflowError, RecursionError):
             raise ConfigError(
                 f"{self.key} = {value!r} ({source}) is not {KIND_NAMES[self.kind]}", cure=self._example()
@@ -406,7 +408,7 @@ def check_number(key: str, value: Any, source: str) -> None:
         return
     try:
         number: Any = PARSERS[kind](value)
-        fits = number >= 0
+        fits = 0 <= number < math.inf
     except (TypeError, ValueError, OverflowError):
         fits = False
     if not fits:

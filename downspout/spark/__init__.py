@@ -6,7 +6,7 @@ To change how a topology is cut into stages (Spark planning): topology/stages.py
 To change how the source plans a micro-batch: planning.py
 To change how the source reads: data_source.py
 To change when a batch is computed again, and in which order its sinks commit: topology/batch_commit.py
-To change how a sink commits a batch exactly once: ../sink/writer.py
+To change how Spark commits a sink's batch: ../sink/writer.py
 To change how a bolt's state is kept: topology/bolt_state.py
 To change how rows are written to Kafka: kafka_sink.py
 To change how finished batches are committed for lag tools: query_progress.py
