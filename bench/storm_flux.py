@@ -29,7 +29,7 @@ TICK_S = 1
 """Interval at which the Python bolts note their progress."""
 SPOUT = "org.apache.storm.kafka.spout."
 CHUNKED = {"kafka.emit": "chunk", CHUNKS: {"spout": ["default"]}}
-"""Flux knows nothing of what a class of a topology would say of itself."""
+"""Flux knows nothing about what a class of a topology would say of itself."""
 
 Component = dict[str, Any]
 

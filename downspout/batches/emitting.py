@@ -78,7 +78,7 @@ class Emitting:
         self._missing: dict[str, float] = {}  # missing topics, and since when
         self._has_looked_for_vanished = False
         self._asks_one_by_one = False  # since a partition could not be read
-        self._logs_seen: dict[TopicPartition, tuple[int, int]] = {}  # begin and end of each log at the last batch
+        self._logs_seen: dict[TopicPartition, tuple[int, int]] = {}  # beginning and end of each log at the last batch
         self._done: dict[TopicPartition, int] = {}  # the offset after the committed batches
         self._committed: set[TopicPartition] = set()  # partitions with a committed batch, of this process or earlier
         self._emitted: dict[TopicPartition, int] = {}  # the last emitted offset

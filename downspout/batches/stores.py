@@ -64,7 +64,7 @@ class BatchIdInUseError(BatchStoreError):
 
 
 class StaleCoordinatorError(TakenOverError):
-    """Another process has claimed the batch id; nothing of the call was stored."""
+    """Another process has claimed the batch id; none of the call was stored."""
 
 
 class StaleAttemptError(BatchStoreError):

@@ -407,7 +407,7 @@ def _make(security: Security, java: Path) -> None:
 def make_keystore(folder: Path, java: Path, *, start: str = "-1d", days: int = VALID_DAYS) -> None:
     """Make a key, and a self-signed certificate for the loopback address; replace existing files.
 
-    ``start`` is the begin of its validity, relative to now, in keytool's format.
+    ``start`` is the beginning of its validity, relative to now, in keytool's format.
 
     Raises:
         BrokerError: keytool fails.

@@ -328,7 +328,7 @@ class KafkaCluster(Cluster):
         return None if found is None else group_description(found, coordinator_of(nets[-1].cluster, group))
 
     def describe_logs(self, topics: Collection[str]) -> dict[str, TopicState]:
-        """Return the begin and end of topics' logs, or a ``problem``."""
+        """Return the beginning and end of topics' logs, or a ``problem``."""
         found: dict[str, TopicState] = self._ask_again(
             ", ".join(sorted(topics)), lambda admin: describe_logs(admin, topics)
         )

@@ -51,7 +51,7 @@ def problem_of(error: BaseException) -> str:
 
 
 def describe_logs(admin: KafkaAdminClient, topics: Collection[str]) -> dict[str, TopicState]:
-    """Return the begin and end of topics' logs, with three requests per broker."""
+    """Return the beginning and end of topics' logs, with three requests per broker."""
     described = {each["name"]: each for each in admin.describe_topics(sorted(topics))} if topics else {}
     led = [
         TopicPartition(name, part["partition_index"])

@@ -201,7 +201,7 @@ class ConsumerPort(Protocol):
         """
 
     def beginning_offsets(self, partitions: Collection[TopicPartition]) -> Mapping[TopicPartition, int]:
-        """Return the begin of each log."""
+        """Return the beginning of each log."""
 
     def end_offsets(self, partitions: Collection[TopicPartition]) -> Mapping[TopicPartition, int]:
         """Return the end of each log (read_committed: the last stable offset)."""
@@ -314,7 +314,7 @@ class LogState(NamedTuple):
 
     begin: int | None  # the lowest offset still in the log
     high_watermark: int | None  # all in-sync replicas have the records below it: the end for read_uncommitted
-    stable: int | None  # the begin of the first open transaction, or the high watermark: the end for read_committed
+    stable: int | None  # the beginning of the first open transaction, or the high watermark: the end for read_committed
     problem: str = ""  # why the offsets are None
 
 
@@ -476,7 +476,7 @@ class Cluster(Protocol):
         """Return a group's state, coordinator and live members; None if it does not exist."""
 
     def describe_logs(self, topics: Collection[str]) -> Mapping[str, TopicState]:
-        """Return the begin and end of topics' logs, or a ``problem``."""
+        """Return the beginning and end of topics' logs, or a ``problem``."""
 
     def has_joined(self, group: str) -> bool:
         """Return whether a member has ever joined the group; otherwise its readers assign partitions themselves."""

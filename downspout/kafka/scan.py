@@ -267,7 +267,7 @@ class TopicReader:
         return {}
 
     def _skip_deleted(self, places: Any) -> None:
-        """Continue at the begin of logs if the next records were deleted before they were read."""
+        """Continue at the beginning of logs if the next records were deleted before they were read."""
         begins = answer_of(lambda: self._consumer.beginning_offsets(list(places)), f"where {self._topic} begins")
         for tp, offset in places.items():
             if offset >= begins[tp]:

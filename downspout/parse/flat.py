@@ -50,8 +50,8 @@ class Block:
     """The text of some records, end to end.
 
     Args:
-        starts: of each record, its first byte.
-        ends: of each record, the byte behind it.
+        starts: the first byte of each record.
+        ends: the byte after each record.
     """
 
     def __init__(self, data: NDArray[np.uint8], starts: Ints, ends: Ints, separator: str = ",") -> None:
@@ -227,8 +227,8 @@ class FlatReader:
 
         Args:
             data: text.
-            starts: of each record, its first byte; they rise.
-            ends: of each record, the byte behind it.
+            starts: the first byte of each record, in rising order.
+            ends: the byte after each record.
         """
         block = Block(data, starts, ends)
         parts: list[tuple[Ints, list[Any]]] = []

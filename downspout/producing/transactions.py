@@ -177,7 +177,7 @@ class Transactions:
         return sum(each.in_flight for each in self._sendings)
 
     def look_at(self) -> float | None:
-        """Return when results should be looked at; None: nothing is out."""
+        """Return when results should be looked at; None: nothing is in flight."""
         return min((at for each in self._sendings if (at := each.look_at()) is not None), default=None)
 
     def hand_over(self) -> None:

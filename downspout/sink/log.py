@@ -318,7 +318,7 @@ class CommitLog(DirectoryState):
 
         Raises:
             SinkError: the entry before it is gone.
-            OSError: the disk says no. If the last step failed, the entry may exist: :meth:`refresh` shows it.
+            OSError: the disk refused. If the last step failed, the entry may exist: :meth:`refresh` shows it.
         """
         # All entries before it have been read: so no fence, and no row that is there already, can have been missed.
         if entry.number != self.length:

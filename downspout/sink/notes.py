@@ -262,7 +262,7 @@ def note_run(directory: Path, run: Run, disk: Storage, writer: str) -> None:
     takes the place of the other whole.
 
     Raises:
-        OSError: the disk says no.
+        OSError: the disk refused.
     """
     known = read_runs(directory, disk)
     if known[:1] == [run]:
@@ -323,7 +323,7 @@ def note_skips(directory: Path, steps: Iterable[SeekStep], log: CommitLog, write
     """Add the offsets that a seek skipped and that have no row; remove those that will be read again.
 
     Raises:
-        SinkError: the disk says no, or the log is damaged.
+        SinkError: the disk refused, or the log is damaged.
     """
     log.refresh()
     disk = log.disk

@@ -258,7 +258,7 @@ def foreign(log: CommitLog) -> SinkError | None:
     the log and our look at the files. Its entry was there before its files, so a second look at the log finds it.
 
     Raises:
-        OSError: the disk says no.
+        OSError: the disk refused.
     """
     directory, disk = log.directory, log.disk
     if disk.has_names(log.folder):

@@ -394,7 +394,7 @@ class SinkWriter(DirectoryWriter):
         return refused(
             error,
             self.disk.named(self.directory),
-            f"{self.directory} cannot be written: {error.strerror or error} ({place}); nothing of this flush was acked",
+            f"{self.directory} cannot be written: {error.strerror or error} ({place}); no row of this flush was acked",
             cure=f"{cure}; then start again: the rows come again",
         )
 
@@ -517,7 +517,7 @@ class BatchWriter(SinkWriter):
                 raise SinkError(
                     f"{path} was written by a task, but is not here: tasks see another {self.directory} than the "
                     "driver",
-                    cure="a directory that all machines share, under the same path; nothing of this batch is visible",
+                    cure="a directory that all machines share, under the same path; none of this batch is visible",
                 )
 
     def _joined(self, parts: Sequence[Staged], files: Sequence[DataFile]) -> Coverage:

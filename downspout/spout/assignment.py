@@ -264,7 +264,7 @@ class PartitionAssignment:
         for topic, since in sorted(self._gone_since.items()):
             if now - since >= SAME_TOPICS_MS and topic not in self._warned_of:
                 self._warned_of.add(topic)
-                self._log.warning("%s was deleted: nothing of it is read until it is there again", topic)
+                self._log.warning("%s was deleted: none of it is read until it exists again", topic)
 
     def check_log(self, now: int, cut: Mapping[TopicPartition, int | None]) -> None:
         """A position is outside the log: find the partitions, and apply ``kafka.on_data_loss``.

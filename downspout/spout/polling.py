@@ -26,7 +26,7 @@ TURN_MS = 1_000  # A partition that got no records for this long, although its l
 TURNS_APART_MS = 100
 """Least time between such polls: they fetch for one partition only, and get nothing without a leader."""
 BEGINNINGS_MS = 60_000
-"""How often the begin of logs, and the age of their first records, is checked for partitions that are behind."""
+"""How often the beginning of logs, and the age of their first records, is checked for partitions that are behind."""
 ALIVE_MS = 60_000
 """After this long without a poll, a poll with all partitions paused keeps the membership (the client allows 300 s)."""
 PROGRESS_MS = 250  # How often progress is committed after a death

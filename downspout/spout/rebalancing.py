@@ -191,7 +191,7 @@ class GroupSession:
 
     @property
     def idle(self) -> bool:
-        """Return whether nothing is out."""
+        """Return whether no tuple is in flight."""
         return not any(part.ledger.in_flight for part in self.assignment.parts.values())
 
     @property

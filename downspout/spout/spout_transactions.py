@@ -64,7 +64,7 @@ class Session(Protocol):
 
     @property
     def idle(self) -> bool:
-        """Whether nothing is out."""
+        """Whether no tuple is in flight."""
 
     @property
     def identity(self) -> Identity:
@@ -89,7 +89,7 @@ class SpoutTransactions:
     def __init__(self, spout: str, emit: Callable[..., Any], log: logging.Logger) -> None:
         self.state = TransactionState.CLOSED
         self.is_wanted = False
-        """Whether the transaction is to end as soon as nothing is out."""
+        """Whether the transaction is to end as soon as no tuple is in flight."""
         self.is_dirty = False
         """Whether anything was emitted, or dead-lettered, since the last commit."""
         self.dead_letters: list[SentDeadLetter] = []
@@ -250,7 +250,7 @@ def _check_whole(part: Any, point: int, metadata: str) -> None:
     if done and decode(point, metadata, topic_id=part.topic_id).done != done:
         raise BrokerError(
             f"{part.place(point)}: {len(done):,} separate ranges beyond this offset are done, and the metadata of a "
-            f"commit does not hold them; nothing of this transaction is committed",
+            f"commit does not hold them; none of this transaction is committed",
             cure="see why so many records fail; a lower kafka.transaction_ms makes transactions smaller",
         )
 

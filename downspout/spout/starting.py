@@ -304,7 +304,7 @@ class StartNotes:
         if offset_store != KAFKA:
             place = shown(SETTING, offset_store)
             self._seek += f" --store {place}"
-            self._absent = f"{place} holds nothing of"  # the group may have commits nonetheless
+            self._absent = f"{place} has no offset of"  # the group may have commits nonetheless
 
     def refuse_live(
         self, committed: Committed, topic_ids: Mapping[str, str], ages: Ages, commit_period_s: float

@@ -194,7 +194,7 @@ class SqlFlush:
 
 
 class RowsRefusedError(Exception):
-    """Rows do not fit the table; nothing of the flush was written. ``rows`` is place → reason."""
+    """Rows do not fit the table; no row of the flush was written. ``rows`` is place → reason."""
 
     def __init__(self, rows: Mapping[int, str]) -> None:
         super().__init__(f"{len(rows)} rows are refused")
@@ -391,7 +391,7 @@ class SqlWriter:
 
     def _error(self, error: DatabaseError) -> SinkError:
         return SinkError(
-            f"{error.message}; nothing of this flush was acked",
+            f"{error.message}; no row of this flush was acked",
             cure=error.cure or "correct that, then start again: the rows come again",
         )
 

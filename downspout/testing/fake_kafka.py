@@ -138,7 +138,7 @@ class FakeKafka(FakeBroker):
         return self.run_remote("group_members", answer)
 
     def describe_logs(self, topics: Collection[str]) -> dict[str, port.TopicState]:
-        """Return the begin and end of topics' logs; those of ``leaderless`` partitions have a problem."""
+        """Return the beginning and end of topics' logs; those of ``leaderless`` partitions have a problem."""
 
         def state(topic: str) -> port.TopicState:
             if topic not in self._topics:
@@ -447,7 +447,7 @@ class FakeConsumer(FakeMember):
     # --- questions about the cluster ---
 
     def beginning_offsets(self, partitions: Collection[TopicPartition]) -> Mapping[TopicPartition, int]:
-        """Return the begin of each log."""
+        """Return the beginning of each log."""
         return self._remote("beginning_offsets", lambda: {tp: self._cluster.led_log(tp).start for tp in partitions})
 
     def end_offsets(self, partitions: Collection[TopicPartition]) -> Mapping[TopicPartition, int]:

@@ -60,8 +60,8 @@ __all__ = ["TimelineEvent", "Trace", "WorldClock", "determined"]
 class WorldClock(VirtualClock):
     """One clock for all processes of a world, set to the time of the process whose turn it is.
 
-    A turn takes time, and the next one may begin before the last one's end: like clocks of different machines, they
-    differ by up to one turn.
+    A turn takes time, and the next may begin before the last one has ended. So the processes' times differ by up to
+    one turn, as the clocks of different machines do.
     """
 
     def __init__(self) -> None:

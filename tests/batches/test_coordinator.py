@@ -196,7 +196,7 @@ def test_what_is_held_follows_the_newest_attempt() -> None:
 
 
 def test_batches_before_are_those_that_have_begun_the_latest_first() -> None:
-    """What was only heard of says nothing of where the next batch starts."""
+    """What was only heard of says nothing about where the next batch starts."""
     held = Held[list[str]](list)
     for txid in (2, 4, 3):
         held.begin(Attempt(txid, 0))
@@ -228,7 +228,7 @@ def test_an_emitter_goes_on_after_the_newest_batch_that_it_knows() -> None:
     assert batches.to_commit(Attempt(2, 2)) is None
     batches.begin(Attempt(2, 2), {"p": BatchRange(5, 6)})
     batches.begin(Attempt(3, 0), {"p": BatchRange(7, 8)})
-    assert batches.before("p", 3, {}) == BatchRange(5, 6), "what lies behind says nothing of it"
+    assert batches.before("p", 3, {}) == BatchRange(5, 6), "what lies behind says nothing about it"
     assert batches.hear(Attempt(2, 3))
     assert batches.before("p", 4, {}) is None, "what lies behind is given up"
     batches.success(2)

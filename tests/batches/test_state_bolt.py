@@ -231,7 +231,7 @@ def test_a_subclass_gets_and_puts_any_keys(url: str) -> None:
 def test_what_cannot_be_stored_fails_the_batch_by_name(
     tmp_path: Path, url: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A foreign value and a locked file fail the commit, with state and key, and nothing of the batch is stored."""
+    """A foreign value and a locked file fail the commit, with state and key, and none of the batch is stored."""
     monkeypatch.setattr("downspout.outages.SOON_S", 0.0)
     monkeypatch.setattr(StateBolt, "lock_wait_s", 0.05)
     stage = Stage(url)

@@ -161,7 +161,7 @@ class ZooKeeperContract(StoreContract):
         assert OldSpout(nodes, path, P0.topic).read() == {0: 7, 1: 8, 2: 9}
 
     def test_an_old_spout_that_still_writes_is_noticed(self, open_nodes: OpenNodes, root: str) -> None:
-        """It knows nothing of epochs, so the node's version tells."""
+        """It knows nothing about epochs, so the node's version tells."""
         nodes = open_nodes()
         put(nodes, f"{root}/g/partition_0", OLD.to_json())
         store = self.store(nodes, root)

@@ -288,7 +288,7 @@ class Lines(Topology):
 
 
 def test_where_a_spout_starts_may_be_before_what_its_group_has_committed(kafka: Kafka) -> None:
-    """A commit of another topology that the start does not go by says nothing of what is written already."""
+    """A commit of another topology that the start does not go by says nothing about what is written already."""
     reader = kafka.consumer(group="copies")
     foreign = encode(80, topology_id="another", task=1, topic_id=kafka.topic_id(IN))
     reader.commit({TopicPartition(IN, number): OffsetAndMetadata(80, foreign, -1) for number in range(3)})

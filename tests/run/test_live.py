@@ -41,7 +41,7 @@ def test_the_time_that_is_left_does_not_jump_with_each_flush() -> None:
 
 
 def test_a_line_names_the_bolt_for_which_most_tuples_wait() -> None:
-    """A plain line tells where the work piles up, and says nothing of queues where nothing waits."""
+    """A plain line tells where the work piles up, and says nothing about queues where nothing waits."""
     rates = Rates()
     assert "5,000 queued for slow" in rates.line(figures(5, 0, queues={"parse": (10, 0), "slow": (5_000, 0)}))
     assert "wait for" not in rates.line(figures(5, 0, queues={"parse": (0, 9)}))

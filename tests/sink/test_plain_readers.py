@@ -1,4 +1,4 @@
-"""Readers that know nothing of the commit log: by the directory, or by the globs that their manuals recommend.
+"""Readers that know nothing about the commit log: by the directory, or by the globs that their manuals recommend.
 
 Each in the form that ``docs/how-to/read-a-directory.md`` gives.
 """

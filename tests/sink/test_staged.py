@@ -143,7 +143,7 @@ def test_another_writer_of_other_rows(tmp_path: Path) -> None:
 
 
 def test_two_tasks_with_one_identity(tmp_path: Path) -> None:
-    """Rows of one identity from two tasks are an error, and nothing of the batch is in sight or stays."""
+    """Rows of one identity from two tasks are an error, and none of the batch is in sight or stays."""
     commits = driver(tmp_path)
     parts = [*staged(tmp_path, range(5), task="a"), *staged(tmp_path, range(4, 6), task="b")]
     with pytest.raises(SinkError, match="two tasks of one batch made rows with the same identity") as caught:

@@ -131,7 +131,7 @@ def test_a_night_without_a_run_makes_no_partition_idle(tmp_path: Path) -> None:
 
 
 def test_what_another_task_holds_keeps_windows_open(tmp_path: Path) -> None:
-    """Two tasks get rows of one partition. What one has flushed says nothing of what the other still holds."""
+    """Two tasks get rows of one partition. What one has flushed says nothing about what the other still holds."""
     clock = VirtualClock()
     first, second = task(tmp_path, clock), task(tmp_path, clock)
     for number in range(9):

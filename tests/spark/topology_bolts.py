@@ -1,4 +1,4 @@
-"""Bolts and topologies of the tests of topologies on Spark. The bolts know nothing of Spark."""
+"""Bolts and topologies of the tests of topologies on Spark. The bolts know nothing about Spark."""
 
 from __future__ import annotations
 

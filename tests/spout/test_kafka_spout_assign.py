@@ -176,7 +176,7 @@ def test_every_guarantee_works_by_assign(kafka: Kafka, guarantee: str) -> None:
 
 @pytest.mark.fake_only(NO_KAFKA_YET)
 def test_several_processes_cannot_count_out(kafka: Kafka) -> None:
-    """With a member number there are processes that this one knows nothing of: that is an error."""
+    """With a member number there are processes that this one knows nothing about: that is an error."""
     with pytest.raises(ConfigError, match=r"kafka.mode.*run.member"):
         Driver(kafka, member=2, mode="assign")
 

@@ -437,7 +437,7 @@ def test_a_topic_that_was_deleted_is_named_once(
         for _ in range(6):
             kafka.clock.sleep(3)
             driver.run(2)
-    assert told() == [f"{TOPIC} was deleted: nothing of it is read until it is there again"]
+    assert told() == [f"{TOPIC} was deleted: none of it is read until it exists again"]
     kafka.create_topic(TOPIC, 1)
     fill(kafka, 5)
     for _ in range(6):

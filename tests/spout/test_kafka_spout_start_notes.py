@@ -24,7 +24,7 @@ def assigned(kafka: Kafka, **settings: object) -> Driver:
 
 
 def commit(kafka: Kafka, offset: int, metadata: str = "") -> None:
-    """Commit as a tool does that knows nothing of us."""
+    """Commit as a tool does that knows nothing about us."""
     consumer = kafka.consumer(group=GROUP)
     consumer.commit({ZERO: OffsetAndMetadata(offset, metadata, -1)})
     consumer.close()

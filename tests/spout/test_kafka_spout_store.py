@@ -102,7 +102,7 @@ def test_an_empty_store_and_a_group_that_is_not(
     assert said in caplog.text
     assert f"{TOPIC}[0]@6" in caplog.text
     assert "is new to" not in caplog.text, "the group has commits"
-    assert adopt or f"holds nothing of {TOPIC}[0]: reading from the beginning" in caplog.text
+    assert adopt or f"has no offset of {TOPIC}[0]: reading from the beginning" in caplog.text
     driver.ack_all()
     driver.commit()
     assert (stored(url), driver.committed()) == (10, 10)

@@ -93,7 +93,7 @@ def test_records_that_wait_for_a_retry_when_their_batch_is_damaged_are_given_up_
 
 @FAKE
 def test_by_default_a_damaged_batch_ends_the_run_with_its_place_and_the_cure(kafka: FakeKafka) -> None:
-    """The error names the offsets and the setting, and says nothing of rights; what was before it is emitted."""
+    """The error names the offsets and the setting, and says nothing about rights; what was before it is emitted."""
     kafka.damage(TOPIC, 0, 3, 7)
     driver = Driver(kafka)
     with pytest.raises(BrokerError, match=rf"{TOPIC}\[0\]@3: .*checksum") as raised:

@@ -1,4 +1,4 @@
-"""A bolt of stock streamparse before KafkaBolt: it knows nothing of Downspout."""
+"""A bolt of stock streamparse before KafkaBolt: it knows nothing about Downspout."""
 
 from __future__ import annotations
 

@@ -214,7 +214,7 @@ def test_a_process_that_hears_nothing_of_kafka_lives_beside_its_successor(seed: 
     outcome = run_seed(orders, seed, plan=plan)
     assert outcome.violations == []
     assert outcome.injected["silence"] == 1
-    (silent,) = {event.who for event in outcome.trace.about("hears nothing of Kafka")}
+    (silent,) = {event.who for event in outcome.trace.about("hears nothing from Kafka")}
     lost = [event for event in outcome.trace.about("lost orders") if event.who == silent]
     assert len(lost) == (dropped == "requests")
     assert not outcome.trace.about("ends with")
@@ -228,7 +228,7 @@ def test_a_store_that_is_silent_is_waited_for(size: float) -> None:
     plan.steps.append(Step(11.0, "silence", size=size, chance=0.1))
     outcome = run_seed(orders, 6, plan=plan)
     assert outcome.violations == []
-    assert len({event.who for event in outcome.trace.about("hears nothing of its store")}) == 2
+    assert len({event.who for event in outcome.trace.about("hears nothing from its store")}) == 2
     assert outcome.trace.about("is lost", "is unanswered")
     assert not outcome.trace.about("ends with")
 
@@ -346,7 +346,7 @@ def test_the_command_sums_up(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_the_command_names_what_it_has_not_run(capsys: pytest.CaptureFixture[str]) -> None:
-    """Each seed is of one scenario: with fewer seeds than scenarios the command says which it knows nothing of."""
+    """Each seed is of one scenario: with fewer seeds than scenarios the command says which it knows nothing about."""
     assert main(["simulate", TARGET, "--seeds", "1", "--jobs", "1"]) == 0
     assert "not run: words, sums, parcels" in capsys.readouterr().out
 
@@ -536,7 +536,7 @@ def test_a_wrong_value_names_sink_and_column() -> None:
     ("rows", "check", "said"),
     [
         (paid_rows, None, r"has the sinks orders, totals, and one function rows=.*rows=\{\"orders\": …\}"),
-        ({"orders": paid_rows}, None, "nothing of what totals must hold"),
+        ({"orders": paid_rows}, None, "nothing about what totals must hold"),
         ({"orders": paid_rows, "totals": paid_rows}, {"totals": check_totals}, "twice what totals must hold"),
         ({"order": paid_rows}, None, "names order, which it has not"),
         ({"orders": lambda _: [{"cents": 1}]}, {"totals": check_totals}, r"orders\[\d\]@\d+ has cents, and the sink"),

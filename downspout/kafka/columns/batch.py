@@ -149,7 +149,7 @@ _CHECKED_FROM = 21  # The CRC covers what follows it
 _CODEC, _BROKERS_TIME, _TRANSACTIONAL, _CONTROL = 0x07, 0x08, 0x10, 0x20
 
 
-Unpacked = tuple[bytes, int, int]  # Bytes with the records of a batch, and the begin and end of these
+Unpacked = tuple[bytes, int, int]  # Bytes with the records of a batch, and the beginning and end of these
 
 
 class WireBatch:

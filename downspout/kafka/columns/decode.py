@@ -55,7 +55,7 @@ def decode(topic: str, partition: int, batches: Sequence[WireBatch], unpacked: S
 
 
 def _in_one(unpacked: Sequence[Unpacked]) -> tuple[bytes, list[tuple[int, int]]]:
-    """Return bytes with all records, and the begin and end of each batch; copies only if necessary."""
+    """Return bytes with all records, and the beginning and end of each batch; copies only if necessary."""
     data = unpacked[0][0]
     if all(each is data for each, _, _ in unpacked):
         spans = [(start, end) for _, start, end in unpacked]
@@ -71,7 +71,7 @@ def _in_one(unpacked: Sequence[Unpacked]) -> tuple[bytes, list[tuple[int, int]]]
 
 
 def _hop(data: bytes, at: int, end: int, count: int, places: list[int]) -> None:
-    """Append the begin of each record, and the end of the last one."""
+    """Append the beginning of each record, and the end of the last one."""
     if count < 0 or count * RECORD_BYTES_MIN > end - at:
         raise FastPathMiss(f"{count} records in {end - at} bytes")
     append, first = places.append, _FIRST  # this loop is a third of the total cost
@@ -93,7 +93,7 @@ def _hop(data: bytes, at: int, end: int, count: int, places: list[int]) -> None:
 
 
 def _starts_and_ends(bounds: Whole, counts: Sequence[int]) -> tuple[Whole, Whole]:
-    """Return the begin and end of each record, from ``n + 1`` bounds for each batch of ``n`` records."""
+    """Return the beginning and end of each record, from ``n + 1`` bounds for each batch of ``n`` records."""
     if len(counts) == 1:
         return bounds[:-1], bounds[1:]
     last = np.cumsum(np.array(counts, np.int64) + 1)

@@ -176,7 +176,7 @@ def _bounds(encoded: pa.BinaryArray) -> Whole:
 
 
 def _lists(data: memoryview, places: Whole, is_null: NDArray[np.bool_], firsts: Whole) -> Any:
-    """Return lists of names and values; ``places`` has begin and end of each header's name and of its value."""
+    """Return lists of names and values; ``places`` has beginning and end of each header's name and of its value."""
     count = len(places)
     bounds = np.append(places.ravel(), places[-1, 3] if count else 0).astype(np.int32)
     laid = laid_on(data, bounds)
@@ -195,7 +195,7 @@ def no_headers(count: int) -> Any:
 def check_headers(data: bytes, octets: Octets, number: Whole, at: Whole, ends: Whole) -> None:
     """Raise unless the client could decode these headers.
 
-    For each record, ``number`` counts its headers, ``at`` is the begin of the first, and ``ends`` the record's end.
+    For each record, ``number`` counts its headers, ``at`` is the beginning of the first, and ``ends`` the record's end.
     """
     if (number < 0).any() or number.max(initial=0) > AT_ONCE_MAX:
         raise FastPathMiss("a number of headers")

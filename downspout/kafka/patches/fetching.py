@@ -342,14 +342,14 @@ def gathering(consumer: Any, min_bytes: int, wait_ms: int) -> Callable[[int], No
     return polled
 
 
-# --- Fetch times and the begin of logs are not reported ---
+# --- Fetch times and the beginning of logs are not reported ---
 
 
 def time_fetches(consumer: Any) -> Fetches:
     """Count a consumer's fetches, with times in seconds on the monotonic clock. O(partitions) per response.
 
     Wrong: the client measures fetches only with its metrics on, which cost a lock and several objects per request and
-        partition, and do not return a consistent rate and mean. It drops the begin of the log in each response.
+        partition, and do not return a consistent rate and mean. It drops the beginning of the log in each response.
     Goes when: a consumer reports the times of its fetches cheaply.
     """
     fetcher, fetches = consumer._fetcher, Fetches()

@@ -21,13 +21,13 @@ REFUSALS = (
     errors.InvalidTimestampError, errors.InvalidTopicError, errors.TopicAuthorizationFailedError,
     errors.PolicyViolationError, errors.UnknownTopicOrPartitionError,
 )  # fmt: skip
-"""Errors after which nothing of the batch is in the log."""
+"""Errors after which none of the batch is in the log."""
 
 
 def go_on_after_refusals(producer: Any) -> None:
     """Let an idempotent producer continue after the broker refused a batch; in a transaction, after its abort.
 
-    After a refusal nothing of the batch is in the log, and a partition has only one batch in flight (idempotent
+    After a refusal none of the batch is in the log, and a partition has only one batch in flight (idempotent
     producers mute it meanwhile): the next batch reuses the sequence numbers. If the batch was sent before, that attempt
     may have been written, and the broker would drop the next batch as a duplicate. Then, and if an error leaves open
     whether anything was written, a new epoch begins. In a transaction, in which the client would leave a gap in the

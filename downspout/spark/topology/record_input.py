@@ -493,6 +493,6 @@ def breaker_opens(place: RecordPlace, trip: Trip, failure: Failure) -> RecordErr
         f"{where}: {trip.given_up:,} of the last {trip.read:,} records "
         f"failed for good, most often with {trip.error} ({trip.times:,} times); last by {failure.kind}"
         f"{f' in {failure.component}' if failure.component else ''}{f': {failure.error}' if failure.error else ''}",
-        cure="fix the last deployment; nothing of this batch is written, and its records come again "
+        cure="fix the last deployment; none of this batch is written, and its records come again "
         "(kafka.breaker_ratio decides how many may fail)",
     )

@@ -187,7 +187,7 @@ class Connection:
         return remote(self._process, "describe_group", lambda: self._kafka.describe_group(group))
 
     def describe_logs(self, topics: Collection[str]) -> Mapping[str, TopicState]:
-        """Return the begin and end of topics' logs."""
+        """Return the beginning and end of topics' logs."""
         return remote(self._process, "describe_logs", lambda: self._kafka.describe_logs(topics))
 
     def has_joined(self, group: str) -> bool:

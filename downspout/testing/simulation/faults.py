@@ -43,7 +43,7 @@ KINDS: Mapping[str, str] = {
     "retention": "the start of a log moves, at times past what was read",
     "partitions": "a topic gets one more partition",
     "killer": "a record comes that kills each process in which a bolt gets it",
-    "silence": "one process hears nothing of Kafka or of its store for a while; its requests arrive, or do not",
+    "silence": "one process hears nothing from Kafka or its store for a while; its requests arrive, or do not",
     "store": "a request to the object store is not done, done without an answer, done twice, or late",
 }
 """Kinds of faults, injected at random times."""

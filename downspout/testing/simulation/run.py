@@ -320,7 +320,7 @@ def _confs(graph: Graph, plan: FaultPlan, scenario: Scenario) -> tuple[dict[str,
     for name in names or writers:
         if (name in rows) == (name in checks):
             raise TopologyError(
-                f"{graph.name}: the scenario says {'twice' if name in rows else 'nothing of'} what {name} must hold",
+                f"{graph.name}: the scenario says {'twice' if name in rows else 'nothing about'} what {name} must hold",
                 cure=f'rows={{"{name}": …}}, or check={{"{name}": …}} where its rows have no origin',
             )
     return confs, {name: _Sink(confs[name], rows.get(name), checks.get(name)) for name in names + writers}

@@ -199,7 +199,7 @@ class SimulatedProcess:
 
     def fall_silent(self, service: str, dropped: str, seconds: float) -> None:
         """Make the network drop messages between it and a service, for a while."""
-        self.note(f"hears nothing of {service} for {seconds:.1f} s: {dropped} are lost")
+        self.note(f"hears nothing from {service} for {seconds:.1f} s: {dropped} are lost")
         self.silences[service] = dropped, self.world.clock.monotonic() + seconds
         if service == KAFKA and dropped == REQUESTS:
             for consumer in self.connection.consumers:

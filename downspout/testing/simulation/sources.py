@@ -188,7 +188,7 @@ class SharedBatches(MemoryBatches):
         self._known.pop(f"{self.name}/{name}", None)
 
     def committed(self, partitions: Sequence[TopicPartition]) -> Mapping[tuple[str, int], int]:
-        """Return the begin of the first uncommitted batch in each partition."""
+        """Return the beginning of the first uncommitted batch in each partition."""
         return committed(self.coordinator, self.ranges, partitions)
 
     def wrong(self, wanted: Mapping[str, States], sent: Sequence[Any]) -> Iterator[str]:

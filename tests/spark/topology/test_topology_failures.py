@@ -204,7 +204,7 @@ def test_a_damaged_batch_that_two_batches_of_spark_share_is_named_by_both(kafka:
 
 
 def test_by_default_a_damaged_batch_is_an_error_with_its_place_and_the_cure(kafka: FakeKafka, tmp_path: Path) -> None:
-    """By default nothing of the batch is committed; a record that is too large is a letter all the same."""
+    """By default none of the batch is committed; a record that is too large is a letter all the same."""
     kafka.damage("lines", 0, 1, 2, size=400_000_000)
     kafka.damage("lines", 0, 3, 7)
     for number in range(9):

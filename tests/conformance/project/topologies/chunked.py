@@ -1,4 +1,4 @@
-"""Chunks: to bolts that take them, to bolts for records, and to stock components that know nothing of them."""
+"""Chunks: to bolts that take them, to bolts for records, and to stock components that know nothing about them."""
 
 import os
 
