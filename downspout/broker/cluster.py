@@ -121,13 +121,14 @@ class EmbeddedCluster(LocalService):
         Raises:
             BrokerError: the directory is in use, or a node does not start; the others are stopped again.
         """
-        if not any(map(_runs, self._all)):
-            if self._lock is None:  # before writing: two clusters here would overwrite each other's ports
-                homes = map(self._home_name, range(1, self._count + 1))
-                self._lock = self._take({"lock", "ports.json", CONTROLLER, *homes})
-            self._settle()
-        waiting = [node for node in self._all if not _runs(node)]
+        if self._lock is None:  # before writing: two clusters here would overwrite each other's ports
+            homes = map(self._home_name, range(1, self._count + 1))
+            self._lock = self._take({"lock", "ports.json", CONTROLLER, *homes})
+        waiting: list[EmbeddedKafka] = []
         try:
+            if not any(map(_runs, self._all)):
+                self._settle()
+            waiting = [node for node in self._all if not _runs(node)]
             self._each(waiting, lambda node: node.start())
         except BaseException:
             for node in waiting:  # also ends starts that still wait, after Ctrl-C

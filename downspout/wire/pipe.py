@@ -19,6 +19,7 @@ KiB, so a component, or a program that it starts, that writes more in one call w
 
 from __future__ import annotations
 
+import math
 import os
 import select
 import threading
@@ -113,7 +114,11 @@ class Pipe:
         return self._source_number is not None and not self._is_readable(wait_s) and not self.leaving
 
     def _is_readable(self, wait_s: float = 0.0) -> bool:
-        return self._source_number is not None and bool(select.select([self._source_number], [], [], wait_s)[0])
+        if self._source_number is None:
+            return False
+        poll = select.poll()  # select() refuses descriptors from 1,024 on, which a bolt with many files gets to
+        poll.register(self._source_number, select.POLLIN)
+        return bool(poll.poll(math.ceil(wait_s * 1000)))
 
     def _read_some(self) -> bytes:
         # A handler raises only while ``interruptible`` is set. An earlier signal has set ``leaving``, checked below; a

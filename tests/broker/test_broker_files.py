@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from downspout.broker import EmbeddedKafka, broker_files, embedded, find_bootstrap
+from downspout.broker import EmbeddedCluster, EmbeddedKafka, broker_files, embedded, find_bootstrap
 from downspout.broker.broker_files import Broker, ClusterFile
 from downspout.errors import BrokerError, ConfigError
 from downspout.kafka import address, ask_all, cluster_for, parse_bootstrap
@@ -292,3 +292,17 @@ def test_a_metadata_answer_is_read(listener: socket.socket) -> None:
     answer = address.ask("127.0.0.1", listener.getsockname()[1])
     ended()
     assert answer == ("abc", ("host:9092",))
+
+
+def test_a_cluster_that_cannot_settle_leaves_the_directory_unlocked(tmp_path: Path) -> None:
+    """What stands in the way is said each time, not that another cluster had the directory."""
+    (tmp_path / "ports.json").mkdir()
+    for _ in range(2):
+        with pytest.raises(OSError, match=r"ports\.json"):
+            EmbeddedCluster(tmp_path).start()
+
+
+@pytest.mark.parametrize("content", ["5", "null", "{}", '{"ports": 5}', '{"ports": "5"}', "[1]", "{"])
+def test_ports_that_are_none_are_chosen_anew(tmp_path: Path, content: str) -> None:
+    (tmp_path / "ports.json").write_text(content)
+    assert broker_files.read_ports(tmp_path, 1) is None

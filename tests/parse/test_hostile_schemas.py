@@ -319,11 +319,12 @@ def test_an_answer_that_trickles_is_given_up(monkeypatch: pytest.MonkeyPatch) ->
         while not go_on.wait(0.01):
             out.write(b" ")
 
-    monkeypatch.setattr(module, "REQUEST_S", 0.2)
     with answering(trickle) as (url, _):
+        registry = Registry(url)  # each read may take as long as ever
+        monkeypatch.setattr(module, "REQUEST_S", 0.2)
         try:
             with pytest.raises(UnavailableError, match="did not end within"):
-                Registry(url).schema(1)
+                registry.schema(1)
         finally:
             go_on.set()
 

@@ -1,8 +1,10 @@
 from __future__ import annotations
 
+import fcntl
 import io
 import json
 import os
+import resource
 import threading
 from typing import Any
 
@@ -215,3 +217,26 @@ def test_nobody_reads_any_more() -> None:
         with pytest.raises(StormWentAwayError):
             pipe.write(b"x", now=True)
         pipe.write(b"y", now=True)
+
+
+def test_a_bolt_with_many_open_files_reads_on() -> None:
+    """Descriptors above 1,023, which select() refuses: a sink of many Hive folders opens Storm's pipe late."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = 4096 if hard == resource.RLIM_INFINITY else min(4096, hard)
+    if wanted <= 1500:
+        pytest.skip(f"this machine allows {hard} open files")
+    source, feed = os.pipe()
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, wanted), hard))
+    try:
+        high = fcntl.fcntl(source, fcntl.F_DUPFD, 1500)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    with os.fdopen(high, "rb", 0) as reading:
+        pipe = Pipe(reading, io.BytesIO(), threading.RLock(), threading.RLock())
+        assert pipe.is_quiet(0.001)
+        os.write(feed, b"x\nend\n")
+        assert not pipe.is_quiet(60)
+        assert pipe.read() == b"x"
+        os.close(feed)
+        assert not pipe.is_quiet(60), "the end of input is something to read"
+    os.close(source)
