@@ -215,11 +215,8 @@ def read_ports(directory: Path, count: int) -> list[int] | None:
         ports = json.loads((directory / "ports.json").read_text(encoding="utf-8"))["ports"]
     except (OSError, ValueError, KeyError, TypeError):
         return None
-    return (
-        ports
-        if isinstance(ports, list) and len(ports) == count and all(isinstance(port, int) for port in ports)
-        else None
-    )
+    whole = isinstance(ports, list) and len(ports) == count and all(isinstance(port, int) for port in ports)
+    return ports if whole else None
 
 
 def _read(path: Path, kind: type[Any]) -> Any:
