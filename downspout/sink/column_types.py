@@ -20,7 +20,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
-from decimal import Decimal
+from decimal import Decimal, InvalidOperation
 from functools import lru_cache
 from itertools import chain
 from typing import Any
@@ -224,7 +224,7 @@ def _whole_numbers(values: Values, target: Any) -> Any:
     if pa.types.is_floating(found.type):
         _check_alone(values, found.type, target)
         found = pa.array([None if value is None else _whole(value) for value in values])
-    _check(found.type, target)
+    _check(found.type, target, values)
     return found.cast(target)
 
 
@@ -236,7 +236,7 @@ def _numbers(values: Values, kind: Kind) -> Any:
     if found.type == target:
         _check_alone(values, found.type, target)
         return found
-    _check(found.type, target)
+    _check(found.type, target, values)
     _check_alone(values, found.type, target)
     made = found.cast(target)
     _check_finite(found, made)
@@ -252,12 +252,21 @@ def _as_found(values: Values, target: pa.DataType) -> Any:
         raise OverflowError(f"a whole number not in range: {-half} to {half - 1}") from None
 
 
-def _check(found: pa.DataType, target: pa.DataType) -> None:
+def _check(found: pa.DataType, target: pa.DataType, values: Values) -> None:
     """Raise a TypeError unless values of the type ``found`` may become ``target``, if they are in range."""
     types = pa.types
     fits = types.is_integer(found) or (types.is_floating(target) and types.is_floating(found))
     if not (fits or types.is_null(found)):
-        raise TypeError(f"{found} instead of {target}")
+        numbers = types.is_string(found) and all(value is None or _is_number(value) for value in values)
+        hint = " (a decimal column takes numbers in text)" if numbers else ""
+        raise TypeError(f"{found} instead of {target}{hint}")
+
+
+def _is_number(text: str) -> bool:
+    try:
+        return Decimal(text).is_finite()
+    except InvalidOperation:
+        return False
 
 
 def _check_alone(values: Values, found: pa.DataType, target: pa.DataType) -> None:

@@ -1,8 +1,10 @@
 """Components that raise: failed tuples, restarts, the end of the run, and messages."""
 
 import logging
+from decimal import Decimal
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from streamparse import BatchingBolt, Bolt, Spout, Topology
 
@@ -367,6 +369,17 @@ def test_a_refused_record_takes_one_line_of_the_log(caplog):
     assert "orders[3]@918: bolt: delay = 'late' does not fit int16: string instead of int16" in first
     assert len(first.splitlines()) == 1
     assert tenth == f"{first} (10th time of this error)"
+
+
+@pytest.mark.parametrize("kind", ["int16", "int64", "float64"])
+def test_a_number_in_text_is_told_which_column_takes_it(caplog, kind):
+    spec = JsonParseBolt.spec(fields=["delay"], types={"delay": kind})
+    with caplog.at_level(logging.ERROR, logger="downspout.engine"):
+        run_bolt(spec, [{"origin": ["orders", "", 3, 918, ""], "value": b'{"delay": "-12"}'}])
+    assert f"string instead of {pa.type_for_alias(kind)} (a decimal column takes numbers in text)" in caplog.text
+    taking = JsonParseBolt.spec(fields=["delay"], types={"delay": "decimal(9,0)"})
+    result = run_bolt(taking, [{"origin": ["orders", "", 3, 918, ""], "value": b'{"delay": "-12"}'}])
+    assert [found.delay for found in result.emitted("bolt")] == [Decimal(-12)]
 
 
 def test_a_record_that_a_users_code_refuses_has_its_traceback(caplog):
