@@ -146,7 +146,7 @@ class Setting:
             return None
         try:
             parsed = PARSERS[self.kind](value)
-            if self.kind is float and math.isinf(parsed):
+            if isinstance(parsed, float) and math.isinf(parsed):
                 raise ValueError(value)
         except (TypeError, ValueError, OverflowError, RecursionError):
             raise ConfigError(
