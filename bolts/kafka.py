@@ -38,8 +38,8 @@ from downspout.producing.settings import (
     produce_settings,
     producer_client,
 )
-from downspout.producing.spout_transaction import Refused, SpoutMessage
-from downspout.producing.transactions import Transactions
+from downspout.producing.transaction import Refused, SpoutMessage
+from downspout.producing.transaction_routing import Transactions
 from downspout.settings.options import ProduceOptions
 from downspout.settings.secrets import with_secrets
 from downspout.settings.table import component_config, load, parse_scope

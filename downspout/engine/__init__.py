@@ -1,8 +1,7 @@
 """Storm's semantics in one process: graph, groupings, acker, tasks, loop.
 
 To change which task receives a tuple: groupings.py
-To change when a tuple times out: loop.py
-To change how tuple trees are counted: acker.py
+To change how tuple trees are counted, and time out: acker.py
 To change how a bolt's exception is handled: bolt_task.py
 To change when a bolt is considered broken: runtime.py
 To change how a topology file is loaded: load.py

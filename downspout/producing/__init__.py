@@ -3,8 +3,7 @@
 To change what a tuple becomes in Kafka: mapper.py
 To change when a tuple is acked: sending.py
 To change which producer errors concern all records: sending.py
-To change what belongs to a transaction, and how a fenced producer is replaced: spout_transaction.py
-To change which results a transaction already has: spout_transaction.py
+To change what a transaction holds, when it is aborted, and how a fenced producer is replaced: transaction.py
 """
 
 from __future__ import annotations
@@ -16,6 +15,6 @@ __getattr__, __all__ = offered(
     {
         "mapper": "Outgoing rows_of_chunk",
         "sending": "error_of_record",
-        "spout_transaction": "PartitionCommit SentDeadLetter SpoutMessage",
+        "transaction": "PartitionCommit SentDeadLetter SpoutMessage",
     },
 )

@@ -1,6 +1,6 @@
 """Commits that a transactional KafkaBolt makes for the spout: results and offsets together, or neither.
 
-The spout says when a transaction ends, and the bolt ends it (``downspout/producing/transactions.py``)::
+The spout says when a transaction ends, and the bolt ends it (``downspout/producing/transaction_routing.py``)::
 
     CLOSED ──open──▶ OPENING ──ack──▶ FENCED ──start──▶ STARTING ──ack──▶ OPEN ──commit──▶ ENDING ──ack──▶ OPEN
        ▲                                                                                     │
@@ -28,7 +28,7 @@ from downspout.kafka.port import Cluster, ConsumerPort, Record, TopicPartition
 from downspout.kafka.retry_gate import LogThrottle
 from downspout.ledger.metadata import decode
 from downspout.ledger.retry_schedule import Backoff
-from downspout.producing.spout_transaction import COMMIT, OPEN, START, PartitionCommit, SentDeadLetter, SpoutMessage
+from downspout.producing.transaction import COMMIT, OPEN, START, PartitionCommit, SentDeadLetter, SpoutMessage
 from downspout.protocols import Failure
 from downspout.spout.assignment import PartitionAssignment
 from downspout.spout.committing import CommitFailurePolicy, Due, due_commits, note_committed

@@ -5,6 +5,7 @@ thread (:mod:`downspout.run.run_snapshots`), stores them (:mod:`downspout.web.hi
 (:mod:`downspout.web.state`), and answers requests. It is read-only.
 
 To change the page's JSON: state.py
+To change how text is escaped: static/dom.js
 To change how rates of a window are computed: history.py
 """
 

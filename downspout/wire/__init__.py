@@ -14,7 +14,7 @@ chunks only if all its readers are on this wire and none uses a fields grouping 
 Downspout component records these streams as ``wire.chunks`` when the topology class is created.
 
 To change how a value travels to Storm: values.py
-To change how messages are read and written: serializer.py
+To change how messages are read and written: json_messages.py
 To change how bytes are read and written: pipe.py
 To change which streams carry chunks: side_streams.py
 """
@@ -22,8 +22,8 @@ To change which streams carry chunks: side_streams.py
 from __future__ import annotations
 
 from downspout.exports import offered
+from downspout.wire.json_messages import WireError
 from downspout.wire.multilang_component import MultilangComponent
-from downspout.wire.serializer import WireError
 from downspout.wire.tuple_io import Outlet
 
 __getattr__, _offered = offered(
@@ -33,7 +33,7 @@ __getattr__, _offered = offered(
         "multilang_component": "EXIT_S_MAX",
         "tuple_io": "READING acker as_origin emitter reader",
         "pipe": "Pipe",
-        "serializer": "WireSerializer",
+        "json_messages": "WireSerializer",
         "side_streams": "CHUNKS FLUSH TRANSACTIONS",
         "values": "Encoder KRYO KRYO_CLASSES parse restore slow",
     },

@@ -37,8 +37,8 @@ from pystorm.spout import Spout
 from downspout.errors import USER_ERRORS, ComponentError, UserError
 from downspout.protocols import BoltOffers, offered, takes_chunks
 from downspout.system.process_notes import NoteWriter
+from downspout.wire.json_messages import WireSerializer
 from downspout.wire.pipe import Stderr
-from downspout.wire.serializer import WireSerializer
 from downspout.wire.side_streams import Flusher
 from downspout.wire.tuple_io import acker, chunk_emitter, chunk_processor, emitter, reader, reads_as_pystorm
 

@@ -10,7 +10,7 @@ dies need not cancel it.
 
 **Transactions** (:data:`TRANSACTIONS`): from each Kafka spout to all tasks of a transactional sink, added in the same
 way. The sink's transaction holds the results of a spout's records and the spout's offsets, so the spout signals its
-end; ``downspout.producing.spout_transaction`` defines the messages. All results of one input partition must be in one
+end; ``downspout.producing.transaction`` defines the messages. All results of one input partition must be in one
 transaction. If the sink has several tasks, each gets every tuple and uses those of its own partitions: no grouping of
 Storm's can look at part of a field.
 

@@ -24,8 +24,8 @@ from pystorm.spout import Spout
 from downspout.errors import TopologyError
 from downspout.ledger.origin import Origin
 from downspout.system.process_notes import NoteWriter
+from downspout.wire.json_messages import WireError
 from downspout.wire.pipe import Pipe
-from downspout.wire.serializer import WireError
 
 
 def reader(bolt: Any, context: Mapping[str, Any], note: NoteWriter | None = None) -> Callable[[], Any]:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from downspout.errors import RecordError
 from downspout.ledger import Origin, encode
 from downspout.producing import Outgoing, PartitionCommit
-from downspout.producing.spout_transaction import CommittedOffsets, PartitionResults
+from downspout.producing.transaction import CommittedOffsets, PartitionResults
 
 OUT = "out"
 BASE, RANGES = 3, [(5, 7)]

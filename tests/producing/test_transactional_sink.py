@@ -16,8 +16,8 @@ from downspout.ledger import Origin
 from downspout.origins import column_of
 from downspout.producing import Outgoing, PartitionCommit, SentDeadLetter, SpoutMessage
 from downspout.producing.sending import TransactionalSending
-from downspout.producing.spout_transaction import Refused
-from downspout.producing.transactions import Transactions
+from downspout.producing.transaction import Refused
+from downspout.producing.transaction_routing import Transactions
 from tests.producing.support import IN, OUT, committed
 from tests.spout.spout_driver import Kafka
 

@@ -17,7 +17,7 @@ from downspout.ledger import Origin
 from downspout.origins import origins
 from downspout.parse import ChunkBolt
 from downspout.wire import CHUNKS, Encoder, MultilangComponent, pack, parse, unpack
-from downspout.wire import serializer as serializing
+from downspout.wire import json_messages as serializing
 from tests.wire.storm_pipe import Sink, Source, frame, handshake, received, through_java
 
 FIELDS = ["origin", "value"]

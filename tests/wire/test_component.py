@@ -16,7 +16,7 @@ from downspout.component import Bolt
 from downspout.errors import ConfigError
 from downspout.ledger import Origin
 from downspout.wire import MultilangComponent, WireError
-from downspout.wire.serializer import BEYOND_INT
+from downspout.wire.json_messages import BEYOND_INT
 from tests.wire.storm_pipe import Sink, Source, frame, handshake
 
 FIELDS = ["origin", "value"]

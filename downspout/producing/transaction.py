@@ -13,7 +13,7 @@ commit     all records that are out have their answer;         the transaction i
 
 A fail of any of them means that the transaction is aborted, or that its outcome is unknown. Then the spout opens a new
 session and continues from Kafka's committed offsets. How this works with other tasks and late tuples:
-:mod:`downspout.producing.transactions`.
+:mod:`downspout.producing.transaction_routing`.
 
 **Fencing.** The transactional id is made of the names and numbers of the topology, sink and spout tasks. An ``open``
 makes a new producer if there is none, or aborts the open transaction: no earlier result can be committed once the spout

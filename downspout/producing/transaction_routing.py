@@ -2,7 +2,7 @@
 
 Each task of the sink has one transactional producer for each spout task whose records it gets. The spout says when a
 transaction ends: it stops emitting, waits until all tuples in flight are answered, and sends the offsets to commit
-(:mod:`downspout.producing.spout_transaction`). So a transaction then holds the results of whole records, and it is
+(:mod:`downspout.producing.transaction`). So a transaction then holds the results of whole records, and it is
 committed only if the offsets cover all of them. If a record fails after some of its results were sent, the transaction
 is aborted, and all of it comes again.
 
@@ -30,7 +30,7 @@ from downspout.ledger.origin import Origin
 from downspout.origins import common_of, offsets_of, values_of
 from downspout.producing.mapper import Outgoing
 from downspout.producing.sending import Acks, Chunk, Row, TransactionalSending
-from downspout.producing.spout_transaction import (
+from downspout.producing.transaction import (
     COMMIT,
     OPEN,
     NewSending,
